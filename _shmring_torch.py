@@ -1,7 +1,10 @@
 """Entry point ``torch.backends``, called by torch when it is imported: registers the backend ``"shmring"``.
 
-A module of its own, outside the package, so that importing torch does not load the package.
+A module of its own, outside the package, so that importing torch does not load the package, unless groups of gloo are
+taken over.
 """
+
+import os
 
 
 def register():
@@ -10,6 +13,10 @@ def register():
 
     if dist.is_available() and not hasattr(dist.Backend, "SHMRING"):
         dist.Backend.register_backend("shmring", _make, extended_api=True, devices=["cpu"])
+    if dist.is_available() and os.environ.get("SHMRING_TORCH_TAKEOVER"):
+        from shmring.torch.takeover import take_over
+
+        take_over()
 
 
 def _make(options, settings):

@@ -22,6 +22,7 @@ from shmring.bench.turns import compare
 
 GLOO, GROUP, OPERATOR, DIRECT, PLAN, DEEPSPEED = "gloo", "torch.distributed", "operator", "direct", "plan", "deepspeed"
 SHARED = "shared gradients"
+NO_OP = "no-op group"  # a group in Python whose calls do nothing: what torch itself takes
 SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 
 
@@ -35,6 +36,7 @@ class Arena:
 
         dist.init_process_group("shmring")
         self.shmring, self.gloo = dist.group.WORLD, dist.new_group(backend="gloo")
+        self.no_op = self._make_no_op_group()
         self.comm = shmring.torch.communicator()
         self.args = args
         self.deepspeed = self._load_deepspeed() if args.deepspeed else None
@@ -48,6 +50,25 @@ class Arena:
         library = build(os.path.join(self.args.deepspeed, "csrc")) if self.comm.rank == 0 else None
         load(self.comm.broadcast_object(library), self.comm.size, self.comm.rank)
         return torch.ops.deepspeed.inference_all_reduce_
+
+    def _make_no_op_group(self):
+        import torch.distributed as dist
+
+        from shmring.torch.processgroup import ProcessGroup
+        from shmring.torch.work import FINISHED
+
+        class NoOp(ProcessGroup):
+            def allreduce(self, tensors, opts):
+                return FINISHED
+
+            def shutdown(self):
+                """The communicator is the other group's."""
+
+        def make(options, settings):
+            return NoOp(self.shmring.comm, options.store, options.timeout)
+
+        dist.Backend.register_backend("noop", make, extended_api=True, devices=["cpu"])
+        return dist.new_group(backend="noop")
 
     def reducers(self):
         """Contender -> a function that sums a tensor over the ranks, in place."""
@@ -112,9 +133,11 @@ def parser_of(doc, rows, sizes):
 def all_reduce(arena):
     """Sums of float32, from one element up."""
     import torch
+    import torch.distributed as dist
 
     for nbytes in arena.args.sizes:
-        calls = {}
+        nothing = torch.zeros(nbytes // 4)
+        calls = {NO_OP: lambda x=nothing: dist.all_reduce(x, group=arena.no_op)}
         for name, reduce in arena.reducers().items():
             x = torch.zeros(nbytes // 4)
             x[0] = arena.comm.rank + 1

@@ -1299,15 +1299,11 @@ cdef class Communicator:
             each rank in large calls; ``split_calls``: calls that several threads made together. ``zero_copy_calls``:
             calls without staging, as the memory that other ranks access lies in shared arrays, or all ranks are threads
             of one process. ``programs``: one entry for each kind and size of large call that is cached, with its
-            algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds that all ranks
-            together spent in copies and reductions in the last complete trials of each way (ordinary, streaming,
-            prefetched, string, exchange); 0 before. ``shared_calls``: one entry for each kind, size and root of large
-            calls on shared arrays, with whether the last one was staged, as that was learned to be faster or is on
-            trial, and the microseconds from call to call in the last trials of both ways (staged, not staged), measured
-            by the root or else rank 0; 0 before and on other ranks. ``pair_queues``: for each rank to which a message
-            of more than 40 bytes was sent, the bytes of the byte ring, the laps made, how it is stored to, and the
-            microseconds that writing and reading one lap took in the last trials of each kind of stores (ordinary,
-            streaming, prefetched, string).
+            algorithm, bytes, rounds, threads, calls, the ``variant`` in use (stores into the outbox and to the output,
+            schedule, threads, path on shared arrays), and in ``tried_us`` the microseconds of a call with each value of
+            what is learned, when last timed by the root or else rank 0; 0 before and on other ranks. ``pair_queues``:
+            for each rank to which a message of more than 40 bytes was sent, the bytes of the byte ring, the laps made,
+            how it is stored to, and the microseconds that writing and reading one lap took with each kind of stores.
 
         Notes
         -----

@@ -35,7 +35,8 @@ def _is_ring_size(nbytes: int) -> bool:
 class Internals:
     """Settings for tests, benchmarks and diagnosis, which may change without notice, as may their variables.
 
-    Those from ``one_shot_nbytes`` to ``touch_gbs`` must be equal on all ranks; the rendezvous checks it.
+    Those from ``one_shot_nbytes`` to ``touch_gbs``, and ``stores``, must be equal on all ranks; the rendezvous checks
+    it.
     """
 
     eager_nbytes: int = _setting(-1, lambda n: -1 <= n <= 4096, "from 0 to 4096, or -1 for automatic")
@@ -63,8 +64,8 @@ class Internals:
     """Longest sleep between two checks of the peers' liveness."""
     stores: int = _setting(-1, lambda n: n in range(-1, 5), "from 0 to 4, or -1 for automatic")
     """How outboxes and pair queues are written: 0 by ordinary stores, 1 by non-temporal ones, 2 by ordinary
-    ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1: learned,
-    if all ranks have -1."""
+    ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1:
+    learned."""
     past_cache_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
     """Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
     if each has); -1: the size of the last-level cache."""

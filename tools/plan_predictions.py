@@ -8,7 +8,7 @@ from typing import NamedTuple
 from plan_times import MACHINES, MachineModel, predict
 
 from shmring.plan.choose import choose
-from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, is_hierarchical
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_LIMITS, Costs
 
@@ -41,7 +41,7 @@ def prediction(name: str, kind: str, size: int, nbytes: int, wide: int = 1) -> P
     part = nbytes // size if kind in OF_BLOCKS else nbytes
     form = {"wide": wide} if kind in FOLDING else {}
     hierarchy = Hierarchy(machine.levels[-1])
-    chosen = "hierarchical" if is_hierarchical(kind, hierarchy, nbytes, DEFAULT_LIMITS, costs, **form) else "flat"
+    chosen = "hierarchical" if nbytes > hierarchical_from(kind, hierarchy, DEFAULT_LIMITS, costs, **form) else "flat"
     flat = [choose(kind, r, size, part, costs=costs) for r in range(size)]
     hierarchical = [HIERARCHICAL_BUILDERS[kind](r, hierarchy, part, DEFAULT_LIMITS, costs, **form) for r in range(size)]
     flat_us, hierarchical_us = (1e6 * predict(plans, machine) for plans in (flat, hierarchical))

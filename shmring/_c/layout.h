@@ -38,33 +38,58 @@ enum shmring_stores {
     SHMRING_STREAMING = 1,  /* non-temporal, past the cache */
     SHMRING_PREFETCHED = 2, /* ordinary, each line asked for some lines ahead */
     SHMRING_STRING = 3,     /* by string instructions, which fetch no line that they fill */
-    SHMRING_NSTORES = 4,
-    /* In trials beside them, of plans that have it: results lie in the contributors' slots (plan/exchange.py). */
-    SHMRING_EXCHANGE = 4,
-    SHMRING_NWAYS = 5
+    SHMRING_NSTORES = 4
 };
 
-/* The trials of one plan, or of one ring of bytes (arrays/store_tuning.pyx); zero at first but for `nways`
- * and `tries`. */
-typedef struct {
-    int32_t nways;  /* that are tried: the kinds of stores, and exchange if the plan has that form */
-    int32_t way;    /* the decision (enum shmring_stores) */
-    uint64_t tries; /* trials of each way in a period */
-    uint64_t calls; /* made with this plan, or laps round the ring */
-    int64_t least_ns[SHMRING_NWAYS];  /* by way: least time of this period's trials */
-    int64_t before_ns[SHMRING_NWAYS]; /* the same, of the period before; 0 in the first */
-    int64_t cost_ns[SHMRING_NWAYS];   /* the reason of the decision: the time of all ranks; 0 before the first */
-    uint64_t published_at; /* in a collective: first round of the last trial, plus one, */
-    uint64_t summed_at;    /* and the call before which all ranks' times are summed */
-} shmring_trials;
+/* What was learned of the variants of one call, or of one ring of bytes (base/learner.pyx); zero at first but for what
+ * `open_learner` sets. A variant has two bits for each dimension. */
+#define SHMRING_NDIMENSIONS 5u
+#define SHMRING_NVALUES 4u
+#define SHMRING_NALTERNATIVES 20u /* one for each value of each dimension */
 
-/* What the writer of a ring of bytes has learned of the kinds of stores (ring/lap_tuning.pyx); only its end of the
+typedef struct {
+    uint64_t due;   /* it is not tried before this call, */
+    uint32_t wait;  /* and so many calls later once it has lost */
+    uint32_t state; /* enum state_t in base/learner.pxd */
+    int64_t ns;     /* of a call, when last timed; 0: never */
+    int64_t ratio;  /* of that to the one in use, in 64ths; 0: not known for the variant in use */
+} shmring_alternative;
+
+typedef struct {
+    uint64_t calls;  /* begun */
+    uint64_t word;   /* the last choice that was followed (word_of in base/learner.pyx) */
+    uint64_t start;  /* from this call on */
+    uint32_t length; /* so many calls use `trial`, and all after them `stay`; those before use `variant` */
+    uint32_t variant;
+    uint32_t trial;
+    uint32_t stay;
+    /* The rest is of the rank that decides. */
+    uint32_t tenant; /* number of this learner among those that have used the same word */
+    uint32_t number; /* of choices published */
+    uint32_t offer;  /* alternatives that exist: a bit each */
+    uint32_t lead;   /* calls in which a choice reaches all ranks */
+    uint32_t window; /* calls of a full trial */
+    uint32_t best;   /* the variant that has won; published if it is not `stay` */
+    int32_t tried;   /* the alternative on trial; -1: none */
+    uint32_t is_looking;
+    uint64_t next_look; /* the call before which to look again */
+    uint64_t timed_from; /* the calls that are timed, */
+    uint64_t timed_to;
+    uint64_t granted; /* when a change was last noticed */
+    int64_t lost;    /* to trials, in 64ths of a call */
+    int64_t usual_ns; /* of a call, at the last look */
+    int64_t base_ns[2]; /* least time of a call before the trial: within the call, and until the next one, */
+    int64_t trial_ns[2]; /* and in the trial */
+    shmring_alternative alternatives[SHMRING_NALTERNATIVES];
+} shmring_learner;
+
+/* What the writer of a ring of bytes has learned of the kinds of stores (ring/laps.pyx); only its end of the
  * ring loads or stores this. The writer's and the reader's times are kept by parity of the lap. */
 typedef struct {
-    shmring_trials trials;
+    shmring_learner learner; /* a lap is a call */
     uint64_t next_lap; /* the position at which the next lap begins */
     uint32_t kind;     /* enum shmring_stores, of this lap */
-    uint32_t timed;    /* 0, or 1 + the parity of this lap if it is a trial */
+    uint32_t timed;    /* 0, or 1 + the parity of this lap if it is timed */
     uint64_t read_before_ns[2]; /* the reader's sum when the lap began, */
     uint64_t written_ns[2];     /* and the time to write the lap */
 } shmring_laps;
@@ -143,7 +168,7 @@ typedef struct {
 _Static_assert(offsetof(shmring_ring, producer) - offsetof(shmring_ring, tail) == SHMRING_FALSE_SHARING,
                "the counter of the producer is on a line of its own");
 _Static_assert(sizeof(shmring_ring_head) == 2 * SHMRING_FALSE_SHARING, "the counter and the role of a consumer");
-_Static_assert(sizeof(shmring_ring) == 7 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
+_Static_assert(sizeof(shmring_ring) % SHMRING_FALSE_SHARING == 0, "the slots start on a line of their own");
 
 /* A queue (channels/queue.pyx): a ring whose ends go from process to process, each to the holder of its lock. */
 typedef struct {
@@ -191,7 +216,6 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  *   [helper areas 1, 2, ...: only those of the team's threads have memory]
  */
 #define SHMRING_NSLOTS_MAX 14u
-#define SHMRING_EXCHANGES 1u /* in a signature: the rank makes this call by exchange, if it is rank 0 */
 
 #define SHMRING_LATE_NBYTES 200u
 
@@ -219,12 +243,7 @@ enum shmring_cause {
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
 };
 
-/* The time that trials of each way took this rank (arrays/store_tuning.pyx). */
-#define SHMRING_NCOSTS 8u
-typedef struct {
-    uint64_t posted_at; /* the round in which the last trial began, plus one (release) */
-    uint64_t ns[SHMRING_NWAYS];
-} shmring_costs;
+#define SHMRING_NCHOICES 64u
 
 /* Where a call of this rank is in the program, stored once it has waited for a tick; for observers. `number` is the
  * value that `calls`, or `awaiting_since`, has in that call; it is 0 while `text` is written. */
@@ -265,7 +284,7 @@ typedef struct {
     uint32_t unused;
     shmring_place place;                         /* of the call that waits now, */
     shmring_place message_place;                 /* and of the message call */
-    SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];
+    SHMRING_APART uint64_t choices[SHMRING_NCHOICES]; /* variants of calls about which this rank decides (engine/variants.pyx) */
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
 
@@ -332,7 +351,7 @@ typedef struct {
     _Alignas(SHMRING_LINE) union {
         uint8_t payload[SHMRING_CELL_NBYTES];
         struct {
-            uint64_t timed; /* not 0: the receiver times its read of the piece (ring/lap_tuning.pxd) */
+            uint64_t timed; /* not 0: the receiver times its read of the piece (ring/laps.pxd) */
             uint32_t kind;  /* enum shmring_stores, of the piece */
             uint32_t skew;  /* in the first cell of a message: bytes from a line to where it lies */
         };

@@ -31,22 +31,47 @@ cdef extern from "_c/layout.h" nogil:
         SHMRING_PREFETCHED
         SHMRING_STRING
         SHMRING_NSTORES
-        SHMRING_EXCHANGE
-        SHMRING_NWAYS
 
-    ctypedef struct shmring_trials:
-        int32_t nways
-        int32_t way
-        uint64_t tries
+    enum:
+        SHMRING_NDIMENSIONS
+        SHMRING_NVALUES
+        SHMRING_NALTERNATIVES
+
+    ctypedef struct shmring_alternative:
+        uint64_t due
+        uint32_t wait
+        uint32_t state
+        int64_t ns
+        int64_t ratio
+
+    ctypedef struct shmring_learner:
         uint64_t calls
-        int64_t least_ns[SHMRING_NWAYS]
-        int64_t before_ns[SHMRING_NWAYS]
-        int64_t cost_ns[SHMRING_NWAYS]
-        uint64_t published_at
-        uint64_t summed_at
+        uint64_t word
+        uint64_t start
+        uint32_t length
+        uint32_t variant
+        uint32_t trial
+        uint32_t stay
+        uint32_t tenant
+        uint32_t number
+        uint32_t offer
+        uint32_t lead
+        uint32_t window
+        uint32_t best
+        int32_t tried
+        uint32_t is_looking
+        uint64_t next_look
+        uint64_t timed_from
+        uint64_t timed_to
+        uint64_t granted
+        int64_t lost
+        int64_t usual_ns
+        int64_t base_ns[2]
+        int64_t trial_ns[2]
+        shmring_alternative alternatives[SHMRING_NALTERNATIVES]
 
     ctypedef struct shmring_laps:
-        shmring_trials trials
+        shmring_learner learner
         uint64_t next_lap
         uint32_t kind
         uint32_t timed
@@ -157,14 +182,8 @@ cdef extern from "_c/layout.h" nogil:
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_HELPER_SLOT_NBYTES
 
-    const uint32_t SHMRING_EXCHANGES
-
     enum:
-        SHMRING_NCOSTS
-
-    ctypedef struct shmring_costs:
-        uint64_t posted_at
-        uint64_t ns[SHMRING_NWAYS]
+        SHMRING_NCHOICES
 
     enum:
         SHMRING_PLACE_NBYTES
@@ -196,7 +215,7 @@ cdef extern from "_c/layout.h" nogil:
         uint32_t accesses
         shmring_place place
         shmring_place message_place
-        shmring_costs costs[SHMRING_NCOSTS]
+        uint64_t choices[SHMRING_NCHOICES]
         shmring_abort abort
 
     const uint32_t SHMRING_EAGER_NBYTES

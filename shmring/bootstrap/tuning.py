@@ -55,6 +55,7 @@ COMPARED = (
     "round_nbytes",
     "latency_us",
     "touch_gbs",
+    "stores",
 )
 
 
@@ -287,6 +288,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         one_shot_nbytes=given_or("one_shot_nbytes", one_shot_limit(size, costs), by_costs),
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
         hierarchical_nbytes=None if inner.hierarchical_nbytes < 0 else inner.hierarchical_nbytes,
+        slack=1 if max(inner.one_shot_nbytes, inner.flat_reduce_nbytes, inner.hierarchical_nbytes) >= 0 else 4,
     )
     eager, is_far = config.eager_limit(size), not are_near(barrier_us, size)
     if inner.eager_nbytes < 0:

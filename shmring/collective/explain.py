@@ -8,9 +8,9 @@ from typing import Any
 from shmring.config import MOST_NBYTES
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.engine.kinds import COLLECTIVES
-from shmring.plan.choose import BUILDERS, KINDS, algorithm
+from shmring.plan.choose import BUILDERS, KINDS, schedules
 from shmring.plan.cost import cost, dependent_syncs
-from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, is_hierarchical
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit
 from shmring.plan.limits import LINE, Limits
 
 # The threshold between the algorithms.
@@ -37,10 +37,9 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
     limit = comm.engine.thresholds.eager_nbytes
     eager = nbytes <= limit
     limits, costs = comm.engine.limits, comm.engine.thresholds.costs
-    whole = nbytes * comm.size if collective == "all_gather" else nbytes
     hierarchy = comm.engine.hierarchy
-    nested = is_hierarchical(collective, hierarchy, whole, limits, costs, wide)
-    planned = "hierarchical" if nested else algorithm(collective, comm.size, nbytes // blocks, limits)
+    candidates = schedules(collective, comm.size, nbytes // blocks, limits, costs, hierarchy, wide)
+    planned = candidates[0]
     sharing = comm.engine.sharing
     one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
     planned = "zero_copy" if one_process else planned
@@ -49,14 +48,20 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
     lines.append(f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})")
     for kind, name in BUILDERS:
         if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
-            taken = "taken" if name == planned and not eager else "no"
+            taken = "no" if eager or one_process else _standing(name, candidates)
+            taken = "taken" if one_process and not eager and name == planned else taken
             lines.append(f"  {name}: {taken}, {_priced(comm, kind, name, nbytes // blocks, root)}")
     if hierarchy is not None and collective in HIERARCHICAL_BUILDERS:
-        taken = "taken" if planned == "hierarchical" and not eager else "no"
+        taken = "no" if eager or one_process else _standing("hierarchical", candidates)
         lines.append(f"  hierarchical: {taken}, {len(hierarchy.domains)} domains: {_nested(comm, collective, wide)}")
     if threshold := THRESHOLDS.get(collective):
         lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
     return lines
+
+
+def _standing(name: str, candidates: tuple[str, ...]) -> str:
+    """What becomes of an algorithm, in a word."""
+    return "taken" if name == candidates[0] else "tried" if name in candidates else "no"
 
 
 def _nested(comm: Any, collective: str, wide: int) -> str:

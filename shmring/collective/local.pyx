@@ -15,12 +15,13 @@ from shmring.shared.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
 from shmring.kernel.reduce cimport by_strings, find_carrier, reduce_kernel
 from shmring.engine.call cimport block_place, message_nbytes, ncounts
+from shmring.engine.compiled_plan cimport MOST_SCHEDULES
 from shmring.engine.eager cimport open_eager
 from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                    KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                    KIND_SCATTER, KIND, OF_ROOT)
 from shmring.dtypes import widening
-from shmring.plan.choose import choose
+from shmring.plan.choose import build_plan, schedules
 from shmring.plan.thread_shares import cut, spaced
 from shmring.engine.kinds import KINDS as _KINDS
 from shmring.engine.signature import explain
@@ -116,22 +117,42 @@ cdef object plan_sizes(Engine e, call_t *c):
     return tuple([tuple([c.counts[j * <int64_t> size + k] * c.x.itemsize for k in range(size)]) for j in range(size)])
 
 
-cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
-    """The compiled plan of this rank; if its work is split, those of its threads, of which the first is returned."""
-    cdef int rank = e.c.group.rank, size = e.c.group.size
+cdef Program compiled(Engine e, str name, nbytes, bint is_split, build):
+    """The compiled plan that ``build`` gives for a number of bytes and limits; if the work of a rank is split, those of
+    its threads, of which the first is returned."""
     cdef Program first
+    if not is_split:
+        return Program(build(nbytes, e.limits), e.limits)
+    shares = cut(name, e.c.group.size, nbytes, e.team.nthreads(), 0)
+    first, last = [Program(spaced(build(n, e.team.limits), n, nbytes), e.team.limits) for n in shares]
+    first.add_share(last, shares.nbytes)
+    return first
+
+
+cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
+    """The compiled plans of a call for this rank, of which the first is returned."""
+    cdef Program first = None
+    cdef bint is_split = False
     cdef dict domains = {}
+    cdef tuple threads = (0,)
     if e.hierarchy is not None:
         domains = {"hierarchy": e.hierarchy, "costs": e.thresholds.costs, "wide": wide}
-    shares = None
     if e.team is not None and isinstance(nbytes, int):
-        shares = cut(name, size, nbytes, e.team.nthreads(), e.team.split_nbytes)
-    if shares is None:
-        return Program(choose(name, rank, size, nbytes, itemsize, root=root, limits=e.limits, **domains), e.limits)
-    plans = [choose(name, rank, size, n, itemsize, root=root, limits=e.team.limits, **domains) for n in shares]
-    first, last = [Program(spaced(plan, n, nbytes), e.team.limits) for plan, n in zip(plans, shares, strict=True)]
-    first.last = last
-    first.share_nbytes = shares.nbytes
+        is_split, is_split_later = [cut(name, e.c.group.size, nbytes, e.team.nthreads(), limit) is not None
+                                    for limit in (e.team.split_nbytes, e.team.split_nbytes / e.limits.slack)]
+        if is_split_later:
+            threads = (0, 1)
+    limits = e.limits if len(threads) == 1 else e.team.limits
+    for other in threads:
+        for i, schedule in enumerate(schedules(name, e.c.group.size, nbytes, limits, **domains)[:MOST_SCHEDULES]):
+            def build(n, within, schedule=schedule):
+                return build_plan(name, schedule, e.c.group.rank, e.c.group.size, n, itemsize, root, within, **domains)
+
+            made = compiled(e, name, nbytes, is_split != other, build)
+            if first is None:
+                first = made
+            else:
+                first.add_schedule(made, i + MOST_SCHEDULES * other)
     return first
 
 
@@ -168,10 +189,10 @@ cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil:
     j.kernel = c.kernel
     j.itemsize = x.itemsize
     if outgrows_cache(e, x.nbytes if is_in_place else x.nbytes + out.nbytes, out.nbytes, is_read):
-        j.out_stores = SHMRING_STREAMING
+        j.usual_stores = SHMRING_STREAMING
     else:
         # No lines that have just been read: ordinary stores to these are quick.
-        j.out_stores = SHMRING_ORDINARY if is_read else SHMRING_STRING
+        j.usual_stores = SHMRING_ORDINARY if is_read else SHMRING_STRING
 
 
 cdef bint outgrows_cache(Engine e, size_t arrays, size_t out_nbytes, bint is_read) noexcept nogil:
@@ -288,7 +309,7 @@ cdef class LocalCall(Prepared):
         """The schedule of this rank, in readable lines."""
         t = &self.request.eager
         if self.program is not None:
-            if self.program.last is None:
+            if self.program.code.last == NULL:
                 return str(self.program.plan)
             return f"{self.engine.team.nthreads()} threads, each with its share; the first:\n{self.program.plan}"
         group = &self.engine.c.group

@@ -51,7 +51,7 @@ class Hint:
     """What a class has under a name of mpi4py: no attribute, but an error that helps."""
 
     __slots__ = ("_name", "_ours")
-    __doc__ = None  # type: ignore[assignment]
+    __doc__ = None
 
     def __init__(self, name: str, ours: str) -> None:
         self._name, self._ours = name, ours

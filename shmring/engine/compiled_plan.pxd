@@ -1,8 +1,7 @@
 # Compiled plans: plans as structs, which the engine executes without the interpreter.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t, uint64_t
 
 from shmring.base.heap cimport Heap
-from shmring.arrays.store_tuning cimport stores_t
 
 cdef enum:
     IN = 0
@@ -17,7 +16,9 @@ cdef enum:
     AWAIT = 4
     RELEASE = 5
     AWAIT_RELEASE = 6
-    FOLLOW = 7         # of a plan that has another: after the first AWAIT, go on with that of rank 0's choice
+
+cdef enum:
+    MOST_SCHEDULES = 4 # values of a dimension (base/learner.pxd)
 
 ctypedef struct operand_t:
     int32_t space
@@ -53,7 +54,20 @@ ctypedef struct program_t:
     uint64_t rounds
     uint64_t places                # of a slot: a power of two
     size_t place_nbytes
-    program_t *exchange            # NULL: has no such form
+    const char *algorithm
+    bint gathers_all               # a rank that has ended it knows that all ranks have begun it
+    # Of one thread's share (shmring.plan.thread_shares) of a collective: the program of the last thread, and the
+    # distance between the shares of two threads. NULL, 0: one thread executes the collective.
+    program_t *last
+    size_t share_nbytes
+    # Variants of the same call, of which this is the first: by schedule, and by schedule and with or without threads.
+    program_t *schedules[2 * MOST_SCHEDULES]
+    int exchange                   # which schedule is an exchange, if the first one is a two-shot; else 0
+    uint32_t offer                 # what is learned (base/learner.pxd), equal on all ranks but for what is set by hand
+    uint32_t window
+    uint32_t lead
+    uint32_t learner               # where what is learned was last (engine/variants.pyx); a hint
+    uint64_t signature             # of the last call that executed it; 0: none yet
 
 
 cdef class Program:
@@ -62,15 +76,11 @@ cdef class Program:
     cdef program_t code
     cdef readonly object plan
     cdef bytes algorithm_name
-    cdef const char *algorithm           # the characters of the name
-    cdef stores_t stores
-    cdef bint gathers_all                # a rank that has ended it knows that all ranks have begun it
-    cdef bint learns                     # how to store into outboxes: it writes to them
-    # Of the program of one thread's share (shmring.plan.thread_shares) of a collective: the last thread's program, and
-    # the distance between the shares of two threads. None, 0: one thread executes the collective.
-    cdef Program last
-    cdef size_t share_nbytes
-    cdef Program exchange                # of `Plan.exchange`
+    cdef Program last                    # to which `code` points, as do the keys here: by position in `schedules`
+    cdef dict variants
     cdef Heap heap
 
+    cdef void add_share(self, Program last, size_t nbytes) noexcept
+    cdef int add_schedule(self, Program other, int number) except -1
+    cdef int plan_trials(self, int nslots) except -1
     cdef int compile_step(self, step_t *s, object step) except -1

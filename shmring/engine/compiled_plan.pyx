@@ -4,10 +4,10 @@ A plan is a few loops of steps with affine offsets, so a program is some hundred
 message. Compiled once for each (collective, size), kept by the engine.
 """
 
-from shmring._c.layout cimport SHMRING_EXCHANGE, SHMRING_ORDINARY
-from shmring.arrays.store_tuning cimport trials_us
+from shmring.base.learner cimport LEAST_TIMED
+from shmring.engine.kinds cimport OF_ALL, KIND, KIND_EXSCAN, KIND_SCAN
 
-from shmring.kernel.reduce import WAYS
+from shmring.engine.kinds import COLLECTIVES
 from shmring.plan.limits import LINE
 from shmring.plan.steps import ALL, Await, AwaitRelease, Claim, Copy, Publish, Reduce, Release, Space
 
@@ -18,23 +18,18 @@ CODES = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE, AwaitRe
 cdef class Program:
     """A plan (`shmring.plan.steps.Plan`) in the form that `engine/executor.pyx` executes."""
 
-    def __cinit__(self, plan, limits, bint is_exchange=False):
+    def __cinit__(self, plan, limits):
         cdef Py_ssize_t i, k
         self.plan = plan
         self.algorithm_name = plan.algorithm.encode()
-        self.algorithm = self.algorithm_name
+        self.code.algorithm = self.algorithm_name
+        self.variants = {0: self}
         self.heap = Heap()
         self.code.rounds = plan.rounds
         self.code.places, self.code.place_nbytes = places_in_slot(plan.used_nbytes, limits.slot_nbytes, plan.size)
-        self.gathers_all = plan.kind == "barrier"
-        self.learns = plan.size > 1 and not plan.zero_copy and plan.used_nbytes > 0
+        self.code.gathers_all = plan.kind == "barrier"
+        self.code.schedules[0] = &self.code
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
-        if plan.exchange is not None:
-            self.exchange = Program(plan.exchange, limits, True)
-            self.code.exchange = &self.exchange.code
-        if is_exchange or plan.exchange is not None:
-            first = loops[0][1]
-            first.insert([isinstance(step, Await) for step in first].index(True) + 1, None)
         self.code.nloops = len(loops)
         self.code.loops = <loop_t *> self.heap.allocate(len(loops), sizeof(loop_t))
         for i, (times, steps) in enumerate(loops):
@@ -52,8 +47,6 @@ cdef class Program:
             s.code, s.nbytes, s.nsources, s.nalso = REDUCE, step.nbytes, len(step.sources), len(step.also)
             s.opens, s.closes, s.wide = step.opens, step.closes, step.wide
             operands = [step.dst, *step.also, *step.sources]
-        elif step is None:
-            s.code = FOLLOW
         else:
             s.code = CODES[type(step)]
             s.round, s.round_step = step.round
@@ -66,25 +59,33 @@ cdef class Program:
             s.operands[i].round, s.operands[i].round_step = operand.round
         return 0
 
-    def stats(self, nbytes, nthreads, learns_stores, outbox_stores):
-        """What was chosen for the calls of ``nbytes`` bytes that execute it; see `Communicator.stats`."""
-        cdef int way = self.stores.way if self.learns and learns_stores else outbox_stores
-        cdef Program made = self
-        if way == SHMRING_EXCHANGE:
-            if self.exchange is None:
-                way = SHMRING_ORDINARY
-            else:
-                made = self.exchange
-        return {
-            "kind": self.plan.kind,
-            "algorithm": self.plan.algorithm,
-            "nbytes": nbytes,
-            "rounds": made.code.rounds,
-            "threads": 1 if self.last is None else nthreads,
-            "calls": self.stores.calls if self.learns else None,
-            "stores": WAYS[way],
-            "trial_us": trials_us(&self.stores) if self.learns else None,
-        }
+    cdef void add_share(self, Program last, size_t nbytes) noexcept:
+        """Of a share of a call: ``last`` executes the last thread's, and shares are ``nbytes`` apart."""
+        self.last = last
+        self.code.last = &last.code
+        self.code.share_nbytes = nbytes
+
+    cdef int add_schedule(self, Program other, int number) except -1:
+        """Add another way to make the same call."""
+        self.variants[number] = other
+        self.code.schedules[number] = &other.code
+        if number < MOST_SCHEDULES and (self.plan.algorithm, other.plan.algorithm) == ("two_shot", "exchange"):
+            self.code.exchange = number
+        return 0
+
+    cdef int plan_trials(self, int nslots) except -1:
+        """Set how long trials are, and in how many calls of it the choice of one rank reaches all ranks."""
+        cdef int kind = COLLECTIVES[self.plan.kind].code
+        cdef uint64_t rounds = max(self.code.rounds, <uint64_t> 1)
+        for other in self.variants.values():
+            rounds = min(rounds, max((<Program> other).code.rounds, <uint64_t> 1))
+        # Until all places have been written in one way, their lines are where the way before left them.
+        self.code.window = LEAST_TIMED + (nslots * self.code.places + rounds - 1) // rounds
+        # Where every rank loads from every other one, no rank is a whole call ahead; else by as many rounds as slots.
+        self.code.lead = nslots + 2
+        if KIND[kind].inputs == KIND[kind].outputs == OF_ALL and kind not in (KIND_SCAN, KIND_EXSCAN):
+            self.code.lead = 2
+        return 0
 
 
 def places_in_slot(used_nbytes, slot_nbytes, size):

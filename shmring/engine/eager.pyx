@@ -102,7 +102,7 @@ cdef inline void write_own(engine_t *e, eager_t *t) noexcept nogil:
     fault_point("write")
     write_eager(slot_of(e, e.group.rank, t.round), t.round, t.signature ^ e.history, t.payload, t.nbytes)
     fault_point("eager")
-    publish(e, t.round, t.signature, False)
+    publish(e, t.round, t.signature)
     t.is_written = True
 
 

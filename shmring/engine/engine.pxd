@@ -11,6 +11,7 @@ from shmring.engine.executor cimport execution_t
 from shmring.engine.recording cimport Trace, timeline_t
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team
+from shmring.engine.variants cimport variants_t
 from shmring.sync.backoff cimport patience_t
 from shmring.sync.turn cimport FREE_THREADED, turn_t
 
@@ -40,8 +41,7 @@ cdef class Engine:
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef object scratch                  # in which small arrays are packed (shmring.collective.coalesced)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
-    cdef bint exchanges                  # how all-reduces of sizes that are new begin
-    cdef bint learns_stores              # config.stores leaves the kind of stores to trials
+    cdef variants_t variants             # which of them
     cdef public Team team                # the threads that share large collectives (bootstrap/threads.pyx), or None
     cdef public object sharing           # shared arrays (shmring.shared.zero_copy.Sharing); None before the first
     cdef public object started_as        # (rank, size) in the first group that this process belonged to
@@ -71,6 +71,7 @@ cdef class Engine:
     cdef readonly bint is_inherited      # this process is a forked child; its parent is the rank
 
     cdef int point_at_outboxes(self, int rank, int size) except -1
+    cdef int set_variants(self, int size) except -1
 
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
@@ -87,13 +88,14 @@ cdef class Engine:
 
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
+    cdef int execute_chosen(self, execution_t *x, int64_t timeout_ns) except -1
+    cdef int observed(self, eager_t *t, execution_t *x, int64_t timeout_ns) except -1
     cdef int run_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
-    cdef int start(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
-    cdef int advance(self, eager_t *t, Program program, execution_t *x, patience_t *patience) noexcept nogil
-    cdef int complete(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef void begin_execution(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
-    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil
+    cdef int start(self, eager_t *t, execution_t *x, int64_t timeout_ns) noexcept nogil
+    cdef int advance(self, eager_t *t, execution_t *x, patience_t *patience) noexcept nogil
+    cdef int complete(self, eager_t *t, execution_t *x, int64_t timeout_ns) except -1
+    cdef void begin_execution(self, execution_t *x, int64_t timeout_ns) noexcept nogil
+    cdef void end_execution(self, execution_t *x) noexcept nogil
     cdef int handle_signals(self) except -1
     cdef int note_wait(self, int64_t began_ns) except -1
     cdef void note_wait_free(self, int64_t began_ns) noexcept nogil

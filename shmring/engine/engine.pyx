@@ -6,7 +6,8 @@ It admits one thread at a time to a call, and runs eager exchanges and compiled 
 The memory of the ranks stays mapped until `Engine.close`, which any thread may call at any time. So a thread that
 accesses it is in a call, which `close` waits for; or is counted in ``nvisitors``; or lets no other thread run between
 its check of ``is_closed`` and its last access: no Python object is made there, as that may start a garbage collection,
-in which any code may run. Without the GIL, the critical section of the engine does that (``docs/maintainers/free-threading.md``).
+in which any code may run. Without the GIL, the critical section of the engine does that
+(``docs/maintainers/free-threading.md``).
 """
 
 import copy
@@ -22,18 +23,17 @@ from libc.string cimport memcpy
 from shmring._c.atomics cimport (load_acquire_u32, load_relaxed_u64, store_relaxed_u32, store_release_u32,
                                  store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_EXCHANGE, SHMRING_LATE,
-                                SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NSTORES, SHMRING_NWAYS, shmring_abort,
+from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_LATE,
+                                SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NCHOICES, shmring_abort,
                                 shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note, publish_costs, stores_of, sum_costs,
-                                          tries_for)
 from shmring.engine.eager cimport advance_eager, start_eager
-from shmring.engine.executor cimport execute
+from shmring.engine.executor cimport call_learner_t, execute
 from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
 from shmring.engine.recording cimport (Trace, begin_call, caller, end_call, is_profiled, range_of, record_t,
                                        store_place)
 from shmring.engine.rounds cimport count_call, find_disagreement, mix_history
+from shmring.engine.variants cimport choose_variant, offer_of, stats_of
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
@@ -56,7 +56,7 @@ from shmring.plan.limits import Limits
 
 cdef enum:
     BRIEF_LOOKS_CROWDED = 2
-    TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
+    EXCHANGED = 4                # a setting of `stores`: ordinary ones, and all-reduces are exchanges
     MOST_PROGRAMS = 256          # a few KiB each; an application that calls with ever new sizes must not grow
 
 cdef enum:      # what a rank is found to be
@@ -122,9 +122,9 @@ cdef class Engine:
         self.programs, self.retired = {}, []
         self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
-        self.learns_stores = config.internals.stores < 0
-        self.exchanges = size == 2      # more ranks store more copies of each result
+        self.set_variants(size)
         self.point_at_outboxes(rank, size)
+        self.variants.learners = <call_learner_t *> self.heap.allocate(SHMRING_NCHOICES, sizeof(call_learner_t))
         self.spin_among(usable_processors())
         track(self, Stage.ENGINE)
 
@@ -162,9 +162,19 @@ cdef class Engine:
         c.group.record = &c.group.outbox[0].abort
         c.group.tick_ns = <int64_t> (self.config.internals.tick_ms * 1e6)
         c.free_until = c.nslots
-        c.outbox_stores = max(self.config.internals.stores, 0)
         c.output_streaming_nbytes = UINT64_MAX
         c.own = c.group.outbox[rank]
+        return 0
+
+    cdef int set_variants(self, int size) except -1:
+        """How calls begin, and what is learned of them."""
+        cdef int stores = self.config.internals.stores
+        self.variants.learns_stores = stores < 0
+        self.variants.learns_output = self.config.internals.past_cache_nbytes < 0
+        self.variants.learns_threads = self.config.internals.split_nbytes < 0
+        self.variants.stores = stores if 0 <= stores < EXCHANGED else 0
+        # More ranks than two store more copies of each result.
+        self.variants.exchanges = stores == EXCHANGED or (stores < 0 and size == 2)
         return 0
 
     def __dealloc__(self):
@@ -293,23 +303,28 @@ cdef class Engine:
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
         """Run an eager exchange."""
         if timeline_of(self) != NULL or is_profiled():
-            return self.observed(t, None, NULL, timeout_ns)
+            return self.observed(t, NULL, timeout_ns)
         if start_eager(&self.c, t) == READY:
             return 0
-        return self.complete(t, None, NULL, timeout_ns)
+        return self.complete(t, NULL, timeout_ns)
 
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1:  # no-cython-lint
-        """Execute a program; ``x`` holds the buffers and the signature."""
-        if timeline_of(self) != NULL or is_profiled():
-            return self.observed(NULL, program, x, timeout_ns)
-        self.begin_execution(program, x, timeout_ns)
-        return self.complete(NULL, program, x, timeout_ns)
+        """Make the call of a program, in one of its variants; ``x`` holds the buffers and the signature."""
+        choose_variant(&self.c, &self.variants, &program.code, x)
+        return self.execute_chosen(x, timeout_ns)
 
-    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
+    cdef int execute_chosen(self, execution_t *x, int64_t timeout_ns) except -1:
+        """Execute the program that was chosen."""
+        if timeline_of(self) != NULL or is_profiled():
+            return self.observed(NULL, x, timeout_ns)
+        self.begin_execution(x, timeout_ns)
+        return self.complete(NULL, x, timeout_ns)
+
+    cdef int observed(self, eager_t *t, execution_t *x, int64_t timeout_ns) except -1:
         """The one or the other, in the timeline, in a range of a profiler, or both."""
         cdef uint64_t signature = t.signature if t != NULL else x.signature
         cdef uint64_t nbytes = t.nbytes if t != NULL else x.passed_nbytes
-        cdef const char *algorithm = EAGER if t != NULL else program.algorithm
+        cdef const char *algorithm = EAGER if t != NULL else x.program.algorithm
         cdef record_t *record
         cdef bint failed = True
         shown = range_of(signature, nbytes, self.c.own.calls + 1, algorithm) if is_profiled() else None
@@ -317,8 +332,8 @@ cdef class Engine:
             shown.__enter__()
         record = begin_call(timeline_of(self), &self.c, signature, nbytes, algorithm)
         try:
-            if self.start(t, program, x, timeout_ns) != READY:
-                self.complete(t, program, x, timeout_ns)
+            if self.start(t, x, timeout_ns) != READY:
+                self.complete(t, x, timeout_ns)
             failed = False
         finally:
             end_call(&self.c, record, failed)
@@ -337,20 +352,21 @@ cdef class Engine:
         if t != NULL:
             record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
         else:
-            record = begin_call(timeline_of(self), &self.c, x.signature, x.passed_nbytes, program.algorithm)
-        outcome = self.start(t, program, x, timeout_ns)
+            choose_variant(&self.c, &self.variants, &program.code, x)
+            record = begin_call(timeline_of(self), &self.c, x.signature, x.passed_nbytes, x.program.algorithm)
+        outcome = self.start(t, x, timeout_ns)
         if outcome == UNREADY:
             state = drop_gil()
             be_patient(&patience, timeout_ns)
             while outcome == UNREADY:
-                outcome = self.advance(t, program, x, &patience)
+                outcome = self.advance(t, x, &patience)
                 if outcome == UNREADY and is_note_due(&notes, patience.began_ns):
                     self.note_wait_free(patience.began_ns)
             retake_gil(state)
         end_call(&self.c, record, outcome != READY)
         return outcome
 
-    cdef int complete(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
+    cdef int complete(self, eager_t *t, execution_t *x, int64_t timeout_ns) except -1:
         """Wait for the end of what has been started; signals are handled meanwhile."""
         cdef patience_t patience
         cdef notes_t notes = notes_t(0, 0)
@@ -358,7 +374,7 @@ cdef class Engine:
         be_patient(&patience, timeout_ns)
         while True:
             with nogil:
-                outcome = self.advance(t, program, x, &patience)
+                outcome = self.advance(t, x, &patience)
             if outcome == READY:
                 return 0
             if outcome == TROUBLE:
@@ -369,67 +385,53 @@ cdef class Engine:
                     self.note_wait(patience.began_ns)
             except BaseException:
                 # The helpers use the caller's arrays. They end as well: every wait checks the abort record.
-                if program is not None and program.last is not None:
+                if x != NULL and x.program.last != NULL:
                     with nogil:
                         while not self.team.await_helpers():
                             pass
                 raise
 
-    cdef int start(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+    cdef int start(self, eager_t *t, execution_t *x, int64_t timeout_ns) noexcept nogil:
         """Begin without a long wait. READY, or UNREADY: call `advance`."""
         if t != NULL:
             return start_eager(&self.c, t)
-        self.begin_execution(program, x, timeout_ns)
+        self.begin_execution(x, timeout_ns)
         return UNREADY
 
-    cdef int advance(self, eager_t *t, Program program, execution_t *x, patience_t *patience) noexcept nogil:
+    cdef int advance(self, eager_t *t, execution_t *x, patience_t *patience) noexcept nogil:
         """The rest. Waits; call without the GIL, again while UNREADY."""
         if t != NULL:
             return advance_eager(&self.c, t, patience)
         if x.outcome == UNREADY:
-            x.outcome = execute(&self.c, &program.code, x, patience)
+            x.outcome = execute(&self.c, x, patience)
             if x.outcome == UNREADY:
                 return UNREADY
-        if program.last is not None:
+        if x.program.last != NULL:
             if not self.team.await_helpers():
                 return UNREADY
             x.outcome = max(x.outcome, self.team.outcome())
         if x.outcome == READY:
-            self.end_execution(program, x)
+            self.end_execution(x)
         return x.outcome
 
-    cdef void begin_execution(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
-        cdef int way = self.c.outbox_stores
+    cdef void begin_execution(self, execution_t *x, int64_t timeout_ns) noexcept nogil:
         x.base = self.c.next_round
-        x.places, x.place_nbytes = program.code.places, program.code.place_nbytes
+        x.places, x.place_nbytes = x.program.places, x.program.place_nbytes
         x.loop = x.step = 0
         x.iteration = 0
         x.outcome = UNREADY
-        x.exchanges = x.on_trial = False
-        x.busy_ns = x.met_ns = 0
-        if self.learns_stores and program.learns:
-            if sum_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
-                # For the calls that do not learn by themselves, and those of sizes that are new.
-                self.c.outbox_stores = best_stores(&program.stores)
-                if program.exchange is not None:
-                    self.exchanges = program.stores.way == SHMRING_EXCHANGE
-            x.on_trial = next_call(&program.stores, &way) == ON_TRIAL
-        x.wants_exchange = way == SHMRING_EXCHANGE and program.code.exchange != NULL
-        x.outbox_stores = stores_of(way)
         count_call(&self.c, x.passed_nbytes)
         store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
         fault_point("execute")
-        if program.last is not None:
-            self.team.begin(program, x, timeout_ns)
+        if x.program.last != NULL:
+            self.team.begin(x, timeout_ns)
 
-    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil:
-        if program.gathers_all:
+    cdef void end_execution(self, execution_t *x) noexcept nogil:
+        if x.program.gathers_all:
             # All ranks are in this collective, hence have consumed all rounds before it, as in await_round.
             self.c.free_until = max(self.c.free_until, x.base + self.c.nslots)
-        if x.met_ns:
-            x.busy_ns += now_ns() - x.met_ns
-        if x.on_trial and note(&program.stores, program.stores.calls - 1, x.busy_ns):
-            publish_costs(&program.stores, self.c.own, x.base)
+        if x.is_timed:
+            x.learner.inside_ns = now_ns() - x.learner.begun_ns - x.late_ns
 
     cdef int handle_signals(self) except -1:
         """Let Python handle signals in the middle of a call. If a handler raises, the call is aborted on all ranks."""
@@ -477,11 +479,8 @@ cdef class Engine:
 
     @cython.critical_section
     cdef object keep_program(self, tuple key, Program program):
-        cdef Program shorter = program if program.exchange is None else program.exchange
-        program.stores.tries = tries_for(shorter.code.rounds, self.c.nslots * program.code.places)
-        program.stores.nways = SHMRING_NSTORES if program.exchange is None else SHMRING_NWAYS
-        # Until its own trials decide.
-        program.stores.way = SHMRING_EXCHANGE if self.exchanges and shorter is not program else self.c.outbox_stores
+        program.plan_trials(self.c.nslots)
+        program.code.offer = offer_of(&self.variants, program)
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         return self.programs.setdefault(key, program)      # another thread may have made it meanwhile
@@ -501,10 +500,11 @@ cdef class Engine:
             "threads": nthreads,
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
-            "zero_copy_calls": 0, "shared_nbytes": 0, "shared_calls": [],
+            "zero_copy_calls": 0, "shared_nbytes": 0,
             **({} if self.sharing is None else self.sharing.stats()),
-            "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_stores)
-                         for key, program in list(self.programs.items()) if program.plan.size > 1],
+            "programs": [stats_of(&self.variants, program, key[1], nthreads)
+                         for key, program in list(self.programs.items())
+                         if program.plan.size > 1 and not program.plan.zero_copy],
             **self.thresholds.report(),
         }
 

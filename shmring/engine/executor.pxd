@@ -1,10 +1,20 @@
 # The execution of a compiled plan, resumable at every wait.
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from shmring.base.learner cimport learner_t
 from shmring.engine.compiled_plan cimport program_t
 from shmring.kernel.reduce cimport carrier_t, reduce_kernel
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
+
+# What this rank knows of the variants of one call (engine/variants.pyx).
+ctypedef struct call_learner_t:
+    uint64_t signature             # 0: none
+    uint64_t used_at               # the first round of its last call
+    bint is_timed                  # so is the last call: `begun_ns` and `inside_ns`
+    int64_t begun_ns
+    int64_t inside_ns              # negative: the call was not made in its variant
+    learner_t learned
 
 # How far one collective has come: enough to go on after a signal was handled.
 ctypedef struct execution_t:
@@ -27,13 +37,14 @@ ctypedef struct execution_t:
     reduce_kernel kernel
     const carrier_t *carrier       # read by hierarchical plans only
     size_t itemsize
-    int out_stores                 # kinds of stores: enum shmring_stores in _c/layout.h; string: as slots, or ordinary
+    int usual_stores               # to the output, by rule: enum shmring_stores; string: if the outbox is stored to so
+    int out_stores                 # kinds of stores of this call
     int outbox_stores
-    bint wants_exchange            # so would this rank, if it were rank 0, which all follow
-    bint exchanges                 # it executes the other plan: known once the first round has been awaited
-    bint on_trial                  # then the time in copies and reductions is added up
-    int64_t busy_ns
-    int64_t met_ns                 # when all had come, in a trial of a plan with two forms: then waits count, too
+    uint32_t variant               # base/learner.pxd
+    program_t *program             # of the variant, or on shared arrays
+    call_learner_t *learner
+    bint is_timed                  # by the rank that decides
+    int64_t late_ns                # that the call waited for ranks that had not begun it, if it is timed
 
 
-cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *patience) noexcept nogil
+cdef int execute(engine_t *e, execution_t *x, patience_t *patience) noexcept nogil

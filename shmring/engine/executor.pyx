@@ -1,11 +1,11 @@
 """Executes a compiled plan, step by step in one loop, without the interpreter."""
 
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STRING
-from shmring.engine.compiled_plan cimport (AWAIT, AWAIT_RELEASE, CLAIM, COPY, FOLLOW, IN, PUBLISH, REDUCE, RELEASE,
-                                           SLOT, loop_t, operand_t, program_t, step_t)
+from shmring._c.layout cimport SHMRING_ORDINARY
+from shmring.engine.compiled_plan cimport (AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, RELEASE, SLOT, loop_t, operand_t,
+                                           program_t, step_t)
 from shmring.kernel.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
-from shmring.engine.rounds cimport await_release, await_round, claim, finish, publish, rank_0_exchanges, release
+from shmring.engine.rounds cimport await_release, await_round, claim, finish, publish, release
 from shmring.sync.backoff cimport now_ns
 from shmring.sync.group cimport READY
 
@@ -27,9 +27,7 @@ cdef inline char *address(engine_t *e, execution_t *x, operand_t *o) noexcept no
 
 
 cdef inline int stores(engine_t *e, execution_t *x, operand_t *o) noexcept nogil:
-    if o.space == SLOT:
-        return x.outbox_stores
-    return SHMRING_ORDINARY if x.out_stores == SHMRING_STRING != x.outbox_stores else x.out_stores
+    return x.outbox_stores if o.space == SLOT else x.out_stores
 
 
 cdef void copy(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
@@ -78,50 +76,45 @@ cdef void fold(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
         done += part
 
 
-cdef void follow(engine_t *e, execution_t *x) noexcept nogil:
-    """Go on with the plan that rank 0 has chosen; the first rounds of both are alike."""
-    x.exchanges = x.wants_exchange if e.group.rank == 0 else rank_0_exchanges(e, x.base)
-    if x.exchanges != x.wants_exchange:
-        x.on_trial = False
-    if x.on_trial:
-        x.met_ns = now_ns()
+cdef int await_others(engine_t *e, execution_t *x, step_t *s, uint64_t round, patience_t *patience) noexcept nogil:
+    cdef int64_t started
+    cdef int outcome
+    # In the first round a rank waits for others to begin the call; later waits are part of the plan.
+    if not x.is_timed or round != x.base:
+        return await_round(e, s.rank, round, x.base, x.signature, patience)
+    started = now_ns()
+    outcome = await_round(e, s.rank, round, x.base, x.signature, patience)
+    x.late_ns += now_ns() - started
+    return outcome
 
 
 cdef int take(engine_t *e, execution_t *x, step_t *s, patience_t *patience) noexcept nogil:
     cdef uint64_t round = x.base + <uint64_t> (s.round + x.iteration * s.round_step)
-    cdef int64_t started
-    cdef bint timed = x.on_trial and x.met_ns == 0
-    if s.code == COPY or s.code == REDUCE:
-        fault_point("copy" if s.code == COPY else "fold")
-        started = now_ns() if timed else 0
-        if s.code == COPY:
-            copy(e, x, s)
-        else:
-            fold(e, x, s)
-        if timed:
-            x.busy_ns += now_ns() - started
+    if s.code == COPY:
+        fault_point("copy")
+        copy(e, x, s)
+    elif s.code == REDUCE:
+        fault_point("fold")
+        fold(e, x, s)
     elif s.code == CLAIM:
         return claim(e, round, patience)
     elif s.code == PUBLISH:
-        publish(e, round, x.signature, x.wants_exchange)
+        publish(e, round, x.signature)
     elif s.code == AWAIT:
-        return await_round(e, s.rank, round, x.base, x.signature, patience)
+        return await_others(e, x, s, round, patience)
     elif s.code == RELEASE:
         release(e, round)
-    elif s.code == AWAIT_RELEASE:
-        return await_release(e, round, patience)
     else:
-        follow(e, x)
+        return await_release(e, round, patience)
     return READY
 
 
-cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *patience) noexcept nogil:
-    """Execute ``program`` from the step that ``x`` has reached. Waits; call again while UNREADY: a step that waits
-    changes nothing until it is READY, so it is taken again."""
+cdef int execute(engine_t *e, execution_t *x, patience_t *patience) noexcept nogil:
+    """Execute the program of ``x`` from the step that it has reached. Waits; call again while UNREADY: a step that
+    waits changes nothing until it is READY, so it is taken again."""
+    cdef program_t *program = x.program
     cdef loop_t *loop
     cdef int outcome
-    if x.exchanges:
-        program = program.exchange
     while x.loop < program.nloops:
         loop = &program.loops[x.loop]
         while x.iteration < loop.times:
@@ -130,9 +123,6 @@ cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *pa
                 if outcome != READY:
                     return outcome
                 x.step += 1
-                if loop.steps[x.step - 1].code == FOLLOW and x.exchanges:
-                    program = program.exchange
-                    loop = &program.loops[x.loop]
             x.step = 0
             x.iteration += 1
         x.iteration = 0

@@ -24,17 +24,15 @@ ctypedef struct engine_t:
     char *scratch                  # by rank: room for one eager message, to gather payloads
     const void **sources           # room for one pointer per rank
     int brief_looks                # polls before the GIL is let go
-    int outbox_stores              # kind of stores into the own outbox, of calls that do not learn it
-    size_t output_streaming_nbytes # outputs larger than it go past the cache: outgrows_cache in collective/local.pyx
+    size_t output_streaming_nbytes # larger outputs go past the cache by rule: collective/local.pyx
 
 
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil
-cdef void publish(engine_t *e, uint64_t round, uint64_t signature, bint exchanges) noexcept nogil
+cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil
 cdef int await_round(engine_t *e, int rank, uint64_t round, uint64_t base, uint64_t signature,
                      patience_t *patience) noexcept nogil
 cdef void release(engine_t *e, uint64_t round) noexcept nogil
 cdef int await_release(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil
-cdef bint rank_0_exchanges(engine_t *e, uint64_t round) noexcept nogil
 cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil
 cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil
 cdef bint find_disagreement(engine_t *e, uint64_t end) noexcept nogil

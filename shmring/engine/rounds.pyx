@@ -9,7 +9,7 @@ from libc.stdint cimport UINT64_MAX
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_EXCHANGES, SHMRING_MISMATCH
+from shmring._c.layout cimport SHMRING_MISMATCH
 from shmring.engine.signature cimport kept_signature, short_signature
 from shmring.sync.abort cimport report_trouble
 from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE
@@ -42,11 +42,11 @@ cdef uint64_t least_consumed(engine_t *e) noexcept nogil:
     return least
 
 
-cdef void publish(engine_t *e, uint64_t round, uint64_t signature, bint exchanges) noexcept nogil:
+cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil:
     cdef int slot = round & (e.nslots - 1)
     e.own.full_signature[slot] = signature
     e.own.history[slot] = e.history
-    e.own.signature[slot] = short_signature(signature ^ e.history, round) | (SHMRING_EXCHANGES if exchanges else 0)
+    e.own.signature[slot] = short_signature(signature ^ e.history, round)
     fault_point("publish")
     # SYNC published (meets: has_reached in sync/wait.pyx). The slot and the signature before the counter.
     store_release_u64(&e.own.published, round + 1)
@@ -66,11 +66,6 @@ cdef int await_release(engine_t *e, uint64_t round, patience_t *patience) noexce
     """Wait until all others have released ``round``, in which they have replaced what this rank's slot held."""
     fault_point("await_release")
     return await_consumed(e, round + e.nslots, patience)
-
-
-cdef bint rank_0_exchanges(engine_t *e, uint64_t round) noexcept nogil:
-    """Whether rank 0, whose ``round`` was awaited, makes this call by exchange."""
-    return (e.group.outbox[0].signature[round & (e.nslots - 1)] & SHMRING_EXCHANGES) != 0
 
 
 cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:

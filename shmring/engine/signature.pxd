@@ -18,7 +18,7 @@
 # `explain` turns a signature back into text.
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmring._c.layout cimport SHMRING_EXCHANGES, shmring_outbox
+from shmring._c.layout cimport shmring_outbox
 from shmring.base.hashing cimport spread
 
 cdef extern from * nogil:
@@ -57,11 +57,11 @@ cdef inline int root_of(uint64_t signature) noexcept nogil:
 
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:
     # For the line that has room for 32 bits only. The round is mixed in, so that the signature that a slot held nslots
-    # rounds ago, for the same call, does not pass for the one awaited now. Bit 0 is free (SHMRING_EXCHANGES).
+    # rounds ago, for the same call, does not pass for the one awaited now.
     cdef uint64_t mixed = (signature ^ spread(round)) * <uint64_t> 0xd6e8feb86659fd93
-    return <uint32_t> (mixed >> 32) & ~SHMRING_EXCHANGES
+    return <uint32_t> (mixed >> 32)
 
 
 cdef inline uint32_t kept_signature(shmring_outbox *box, int slot) noexcept nogil:
     # The short signature that the outbox has for a slot.
-    return box.signature[slot] & ~SHMRING_EXCHANGES
+    return box.signature[slot]

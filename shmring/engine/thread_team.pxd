@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t
 
 from shmring.base.heap cimport Heap
 from shmring.engine.executor cimport execution_t
-from shmring.engine.compiled_plan cimport Program, program_t
+from shmring.engine.compiled_plan cimport program_t
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
 
@@ -16,7 +16,6 @@ cdef extern from "engine/team.h" nogil:
 # What one helper works with: its thread's areas in the outboxes, and its share of the current call.
 ctypedef struct helper_t:
     engine_t engine
-    program_t *program
     execution_t execution
     patience_t patience
     int outcome
@@ -34,7 +33,7 @@ cdef class Team:
 
     cdef int nthreads(self) noexcept nogil
     cdef int settle(self, engine_t *caller, char **areas, size_t area_nbytes, size_t slot_nbytes) except -1
-    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept nogil
+    cdef void begin(self, execution_t *j, int64_t timeout_ns) noexcept nogil
     cdef bint await_helpers(self) noexcept nogil
     cdef int outcome(self) noexcept nogil
     cdef void keep(self, int nthreads) noexcept

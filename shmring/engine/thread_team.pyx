@@ -39,7 +39,7 @@ cdef void take_part(void *what, int number) noexcept nogil:
     store_release_u64(&s.engine.own.current, s.execution.signature)
     s.outcome = UNREADY
     while s.outcome == UNREADY:      # signals are handled by the caller
-        s.outcome = execute(&s.engine, s.program, &s.execution, &s.patience)
+        s.outcome = execute(&s.engine, &s.execution, &s.patience)
 
 
 # Not cleared by the garbage collector: the threads use the heap until they have ended.
@@ -122,18 +122,19 @@ cdef class Team:
             before = e
         return 0
 
-    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept nogil:
+    cdef void begin(self, execution_t *j, int64_t timeout_ns) noexcept nogil:
         """Start the helpers on their shares of the execution that the caller begins; ``await_helpers`` must follow."""
         cdef int t, nthreads = self.nthreads()
         cdef helper_t *s
+        cdef program_t *program = j.program
         for t in range(1, nthreads):
             s = self.helpers[t]
             s.execution = j[0]
-            s.execution.on_trial = False               # only the caller's times are used
+            s.execution.is_timed = False               # only the caller's times are used
             s.execution.in_base += t * program.share_nbytes
             s.execution.out_base += t * program.share_nbytes
-            s.program = &program.last.code if t == nthreads - 1 else &program.code
-            s.execution.places, s.execution.place_nbytes = s.program.places, s.program.place_nbytes
+            s.execution.program = program.last if t == nthreads - 1 else program
+            s.execution.places, s.execution.place_nbytes = s.execution.program.places, s.execution.program.place_nbytes
             be_patient(&s.patience, timeout_ns)
         be_patient(&self.patience, -1)
         self.ncalls += 1

@@ -21,6 +21,8 @@ cdef const carrier_t *find_carrier(int op, int dtype) noexcept nogil
 
 # Whether string stores are made by string instructions; else they are ordinary ones.
 cdef bint by_strings
+# Whether lines for prefetched stores are asked for; else these are ordinary ones.
+cdef bint asks
 
 # By stores of that kind (enum shmring_stores in _c/layout.h); fenced on return if they are streaming ones.
 cdef void copy_bytes(void *dst, const void *src, size_t nbytes, int stores) noexcept nogil

@@ -9,7 +9,6 @@ class _Kernels(TypedDict):
     chosen: str
 
 STORES: tuple[str, ...]
-WAYS: tuple[str, ...]
 
 def stores_named(name: str) -> int: ...
 def kernels() -> _Kernels: ...

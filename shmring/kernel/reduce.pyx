@@ -1,8 +1,8 @@
 """Reductions of p arrays into one or two, by the kernels of one instruction set.
 
 The loops are in ``kernel/kernels.h``, compiled once for every instruction set. The set is chosen at import: the widest
-that this machine can run, or the one named by ``SHMRING_KERNEL``. All of them give the same bits. docs/maintainers/kernels.md has
-the semantics and the figures.
+that this machine can run, or the one named by ``SHMRING_KERNEL``. All of them give the same bits.
+docs/maintainers/kernels.md has the semantics and the figures.
 """
 
 import os
@@ -135,8 +135,7 @@ cdef void reduce_into(
 
 # ---- the Python interface -------------------------------------------------------------------------------------------
 
-STORES = "ordinary", "streaming", "prefetched", "string"      # in the order of enum shmring_stores,
-WAYS = *STORES, "exchange"                                     # as is this: what trials compare
+STORES = "ordinary", "streaming", "prefetched", "string"      # in the order of enum shmring_stores
 
 
 cpdef int stores_named(name) except -1:

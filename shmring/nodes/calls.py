@@ -39,7 +39,11 @@ class NodesCall:
     """
 
     def __init__(
-        self, comm: NodesLifecycle, label: str, opened: Callable[[], Arguments], timeout,
+        self,
+        comm: NodesLifecycle,
+        label: str,
+        opened: Callable[[], Arguments],
+        timeout,
         repeat: tuple[str, Any] | None = None,
     ) -> None:
         self._comm = comm

@@ -15,7 +15,7 @@ class Form(NamedTuple):
     root: int
     op: str
     code: int
-    count: int
+    nelements: int
     itemsize: int
 
 

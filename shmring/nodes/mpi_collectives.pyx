@@ -71,7 +71,7 @@ cdef class MpiCollectives(MpiTransfers):
         self.most = MpiCollective(self, Form(KIND_ALL_REDUCE, -1, "max", DTYPE_CODES["int64"], 2, 8))
 
     cdef Collective collective(self, object form):
-        if max(form.count * form.itemsize, form.count) > LARGEST_COUNT:
+        if max(form.nelements * form.itemsize, form.nelements) > LARGEST_COUNT:
             return None
         return MpiCollective(self, form)
 
@@ -101,12 +101,12 @@ cdef class MpiCollective(Collective):
         moves = not form.op
         self.transfers = transfers
         self.c.kind, self.c.root = form.kind, max(form.root, 0)
-        self.c.count = form.count * (form.itemsize if moves else 1)
+        self.c.count = form.nelements * (form.itemsize if moves else 1)
         self.c.function = transfers.function(_FUNCTIONS[KINDS[form.kind].name])
         self.c.type = handle_of(MPI, MPI.BYTE if moves else _type_of(MPI, form.code))
         self.c.op = 0 if moves else handle_of(MPI, getattr(MPI, _OPS[form.op]))
         self.c.comm = transfers.comm_handle
-        self.block_nbytes = form.count * form.itemsize
+        self.block_nbytes = form.nelements * form.itemsize
         self.is_root = form.root == transfers.rank
         self.work = <work_t *> PyMem_Calloc(1, sizeof(work_t))
         if self.work == NULL:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_NCOSTS, SHMRING_NSLOTS_MAX,
-                                SHMRING_NWAYS, SHMRING_PLACE_NBYTES, shmring_abort,
+from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_NSLOTS_MAX, SHMRING_PLACE_NBYTES, shmring_abort,
                                 shmring_header, shmring_outbox)
 from shmring.engine.engine cimport record_of
 from shmring.engine.outbox cimport control_nbytes
@@ -64,9 +63,6 @@ class OutboxLook(NamedTuple):
         The lines of Python that made those calls; empty before they have waited for a tick.
     last_calls : tuple of str
         The last collectives that it has published rounds of, the newest first.
-    store_us : tuple of float
-        Time of its last trials of each way (`shmring.kernel.reduce.WAYS`), without exchange if it has no
-        such form; empty before.
     barrier_us : float
         Of a barrier right after the rendezvous, measured by this rank; 0 where ranks take turns on processors.
     failure : Record or None
@@ -92,7 +88,6 @@ class OutboxLook(NamedTuple):
     place: str
     message_place: str
     last_calls: tuple
-    store_us: tuple
     barrier_us: float
     failure: Record | None
 
@@ -120,17 +115,6 @@ cdef tuple last_calls_of(shmring_outbox *box, uint64_t nslots):
             found.append(explain(signature))
         last = box.history[slot]
     return tuple(found)
-
-
-cdef tuple store_us_of(shmring_outbox *box):
-    cdef uint64_t best = 0
-    cdef int i, way
-    cdef tuple found = ()
-    for i in range(<int> SHMRING_NCOSTS):
-        if box.costs[i].posted_at > best:
-            best = box.costs[i].posted_at
-            found = tuple([box.costs[i].ns[way] / 1e3 for way in range(<int> SHMRING_NWAYS) if box.costs[i].ns[way]])
-    return found
 
 
 def look(bytes pages not None):
@@ -162,7 +146,7 @@ def look(bytes pages not None):
         text_of(box.place.text, SHMRING_PLACE_NBYTES) if box.current and box.place.number == box.calls else "",
         (text_of(box.message_place.text, SHMRING_PLACE_NBYTES)
          if box.awaiting and box.message_place.number == box.awaiting_since else ""),
-        last_calls_of(&box, facts.params[0]), store_us_of(&box), box.barrier_ns / 1e3,
+        last_calls_of(&box, facts.params[0]), box.barrier_ns / 1e3,
         failure_of(&box.abort) if box.abort.state == WRITTEN else None,
     )
 

@@ -137,7 +137,7 @@ def grid(dims: int | Sequence[int], periodic: bool | Sequence[bool] = False, *, 
     >>> place.dims, place.coordinates(4), place.neighbours(4)
     ((3, 2), (2, 0), [(2, 0), (None, 5)])
     """
-    extents = [operator.index(n) for n in ([dims] if hasattr(dims, "__index__") else dims)]  # type: ignore[union-attr,list-item]
+    extents = [operator.index(n) for n in ([dims] if hasattr(dims, "__index__") else dims)]
     wraps = [bool(periodic)] * len(extents) if isinstance(periodic, (bool, int)) else [bool(one) for one in periodic]
     if not extents or min(extents) < (size is None):
         raise ValueError(f"dims={dims!r}: must be positive numbers of ranks, or 0 where size= is given")

@@ -12,7 +12,6 @@ cimport cython
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport copy_back
-from shmring.arrays.store_tuning cimport stores_of
 from shmring.engine.engine cimport Engine, timeline_of
 from shmring.engine.kinds cimport KIND_RECV, KIND_SEND
 from shmring.engine.recording cimport message_started, note_message, timeline_t
@@ -54,7 +53,7 @@ cdef class Matching:
         self.incoming = [None] * size
         self.finished = []
         self.queues.group = &engine.c.group
-        self.queues.learns_stores = engine.learns_stores
+        self.queues.learns_stores = engine.variants.learns_stores
         self.queues.ring_nbytes = engine.config.pair_queue_limit(size)
         # A message is in the sender's and in the receiver's array: two of half the last-level cache fill it.
         self.queues.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
@@ -66,7 +65,7 @@ cdef class Matching:
             o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_pair_queue_end *> (own + ends) + j
-            o.laps.kind = stores_of(max(engine.config.internals.stores, 0))
+            o.laps.kind = engine.variants.stores
             o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
             i = &self.queues.recv[j]
             i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))

@@ -15,7 +15,7 @@ from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_releas
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_ORDINARY, SHMRING_PAIR_QUEUE_NCELLS,
                                 SHMRING_STREAMING)
-from shmring.ring.lap_tuning cimport advance_laps, read_in_lap, stores_of_reader, write_in_lap
+from shmring.ring.laps cimport advance_laps, read_in_lap, stores_of_reader, write_in_lap
 from shmring.sync.backoff cimport before_wake, sem_post, take_sleeper
 
 

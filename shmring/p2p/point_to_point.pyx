@@ -19,7 +19,7 @@ from shmring._c.atomics cimport cpu_pause, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
-from shmring.arrays.store_tuning cimport trials_us
+from shmring.base.learner cimport STORES as STORES_DIMENSION, tried_us
 from shmring.engine.engine cimport Engine, is_troubled, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.kinds cimport KIND_RECV, KIND_SEND
@@ -76,7 +76,7 @@ cdef class PointToPoint(Messages):
                     "nbytes": ring_nbytes,
                     "laps": (queue.filled + ring_nbytes - 1) // ring_nbytes,
                     "stores": STORES[queue.laps.kind],
-                    "trial_us": trials_us(&queue.laps.trials) if self.matching.queues.learns_stores else None,
+                    "tried_us": tried_us(&queue.laps.learner, STORES_DIMENSION, STORES),
                 })
         return found
 

@@ -1,7 +1,8 @@
-"""The choice of the algorithm for a call, by the cost model.
+"""The algorithms for a call, of which the cost model takes one to begin with.
 
-The choice depends on its arguments only, which are equal on all ranks, so all ranks choose alike. It never changes a
-result, only its cost (see `reduction`).
+`schedules` depends on its arguments only, which are equal on all ranks, so all ranks find the same ones. Its first one
+is a guess, and measured times choose among all (`shmring.engine.variants`). The choice never changes a result, only its
+cost (see `reduction`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from . import data_movement, exchange, reduction, zero_copy
-from .hierarchical import FOLDING, HIERARCHICAL_BUILDERS, is_hierarchical
+from .hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from .hierarchy import Hierarchy
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from .steps import Plan
@@ -77,22 +78,79 @@ def algorithm(
     one_result: bool = False,
 ) -> str:
     """The name of the flat or zero-copy algorithm that `choose` takes."""
-    if kind not in KINDS:
-        raise ValueError(f"unknown collective {kind!r}; known: {', '.join(KINDS)}")
     # An all-to-all in place would overwrite blocks that other ranks still read; scans have no zero-copy form.
     if shared_arrays and (kind, "zero_copy") in BUILDERS and not (kind == "all_to_all" and in_place):
         return "zero_copy_shared" if one_result else "zero_copy"
+    return flat_schedules(kind, size, nbytes, limits, costs)[0]
+
+
+def flat_schedules(
+    kind: str, size: int, nbytes: int | Sequence, limits: Limits = DEFAULT_LIMITS, costs: Costs = DEFAULT_COSTS
+) -> tuple[str, ...]:
+    """The algorithms on private buffers that are no more than `Limits.slack` times from where one is the best; first
+    the one that the cost model takes."""
+    if kind not in KINDS:
+        raise ValueError(f"unknown collective {kind!r}; known: {', '.join(KINDS)}")
     if kind not in ("all_reduce", "reduce"):
-        return "staged"
+        return ("staged",)
     if not isinstance(nbytes, int):
         raise TypeError(f"{kind} takes one number of bytes, not {nbytes!r}")
+    fits = slice_capacity(size - 1, limits) > 0
     if kind == "all_reduce":
-        limit = one_shot_limit(size, costs) if limits.one_shot_nbytes is None else limits.one_shot_nbytes
-        fits = slice_capacity(size - 1, limits)
-        return "one_shot" if nbytes <= limit or not fits else "two_shot"
-    limit = flat_reduce_limit(size, costs) if limits.flat_reduce_nbytes is None else limits.flat_reduce_nbytes
-    fits = slice_capacity(size - 1, limits)
-    return "flat" if nbytes <= limit or not fits or size == 2 else "sliced"
+        small, large, given, derived = "one_shot", "two_shot", limits.one_shot_nbytes, one_shot_limit
+    else:
+        small, large, given, derived = "flat", "sliced", limits.flat_reduce_nbytes, flat_reduce_limit
+        fits = fits and size > 2
+    limit = derived(size, costs) if given is None else given
+    if not fits or size == 1 or nbytes * limits.slack <= limit:
+        return (large,) if fits and nbytes > limit else (small,)
+    found = (small, large) if nbytes <= limit else (large, small) if nbytes <= limit * limits.slack else (large,)
+    # A vector with fewer lines than ranks has slices of no bytes.
+    if kind == "all_reduce" and size <= EXCHANGE_RANKS and nbytes > (size - 1) * LINE:
+        found = (*found, "exchange")
+    return found
+
+
+def schedules(
+    kind: str,
+    size: int,
+    nbytes: int | Sequence,
+    limits: Limits = DEFAULT_LIMITS,
+    costs: Costs = DEFAULT_COSTS,
+    hierarchy: Hierarchy | None = None,
+    wide: int = 1,
+) -> tuple[str, ...]:
+    """The algorithms on private buffers that come into question, first the one that the cost model takes. Arguments as
+    `choose`."""
+    found = flat_schedules(kind, size, nbytes, limits, costs)
+    if not isinstance(nbytes, int):
+        return found
+    whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
+    limit = hierarchical_from(kind, hierarchy, limits, costs, wide)
+    if whole > limit:
+        return ("hierarchical", *(found if whole <= limit * limits.slack else ()))
+    return (*found, "hierarchical") if whole * limits.slack > limit else found
+
+
+def build_plan(
+    kind: str,
+    name: str,
+    rank: int,
+    size: int,
+    nbytes: int | Sequence,
+    itemsize: int = 1,
+    root: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    costs: Costs = DEFAULT_COSTS,
+    hierarchy: Hierarchy | None = None,
+    wide: int = 1,
+) -> Plan:
+    """The plan of one rank by the algorithm of that name. Arguments as `choose`."""
+    if name == "hierarchical":
+        options = {"root": root} if kind in ROOTED else {"wide": wide} if kind in FOLDING else {}
+        return HIERARCHICAL_BUILDERS[kind](rank, hierarchy, nbytes, limits, costs, **options)
+    rooted = (root,) if kind in ROOTED else ()
+    return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, *rooted)
 
 
 def choose(
@@ -111,7 +169,7 @@ def choose(
     hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> Plan:
-    """The plan of one rank for a collective: one of `KINDS`.
+    """The plan of one rank for a collective, one of `KINDS`, that the cost model takes.
 
     ``nbytes`` is the size of the vector (all_reduce, reduce, scan, exscan, broadcast), or of one block (reduce_scatter,
     all_gather, gather, scatter, all_to_all), or a sequence for blocks of different sizes; ``itemsize``, the bytes of an
@@ -121,18 +179,10 @@ def choose(
     domains of the ranks, if there are several; shared arrays and blocks of different sizes take flat plans all the
     same. ``wide``: bytes of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
     """
-    if hierarchy is not None and not shared_arrays and isinstance(nbytes, int):
-        whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
-        if is_hierarchical(kind, hierarchy, whole, limits, costs, wide):
-            options = {"root": root} if kind in ROOTED else {"wide": wide} if kind in FOLDING else {}
-            return HIERARCHICAL_BUILDERS[kind](rank, hierarchy, nbytes, limits, costs, **options)
-    name = algorithm(
-        kind, size, nbytes, limits, costs, shared_arrays=shared_arrays, in_place=in_place, one_result=one_result
-    )
-    if kind in ROOTED:
-        return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, root)
-    plan = BUILDERS[kind, name](rank, size, nbytes, itemsize, limits)
-    # Both begin alike if each rank owns a slice of the first chunk.
-    if name == "two_shot" and 1 < size <= EXCHANGE_RANKS and isinstance(nbytes, int) and nbytes > (size - 1) * LINE:
-        plan = plan._replace(exchange=exchange.all_reduce_exchange(rank, size, nbytes, itemsize, limits))
-    return plan
+    if shared_arrays:
+        name = algorithm(
+            kind, size, nbytes, limits, costs, shared_arrays=True, in_place=in_place, one_result=one_result
+        )
+    else:
+        name = schedules(kind, size, nbytes, limits, costs, hierarchy, wide)[0]
+    return build_plan(kind, name, rank, size, nbytes, itemsize, root, limits, costs, hierarchy, wide)

@@ -249,15 +249,14 @@ def hierarchical_limit(kind: str, hierarchy: Hierarchy, costs: Costs, wide: int 
     return 2 * syncs * costs.latency / saved if saved > 0 else float("inf")
 
 
-def is_hierarchical(
-    kind: str, hierarchy: Hierarchy | None, nbytes: int, limits: Limits, costs: Costs, wide: int = 1
-) -> bool:
-    """Whether a collective of so many bytes (of the vector, or of all blocks) uses the hierarchical plan."""
+def hierarchical_from(kind: str, hierarchy: Hierarchy | None, limits: Limits, costs: Costs, wide: int = 1) -> float:
+    """Bytes (of the vector, or of all blocks) above which a collective begins with a hierarchical plan; infinity where
+    it has none."""
     if hierarchy is None or len(hierarchy.domains) < 2 or kind not in HIERARCHICAL_BUILDERS:
-        return False
+        return float("inf")
     if kind in FOLDING and not hierarchy.is_in_rank_order:
-        return False
+        return float("inf")
     if _Blocks(hierarchy, kind, wide).places * LINE > limits.capacity:
-        return False
+        return float("inf")
     given = limits.hierarchical_nbytes
-    return nbytes > (hierarchical_limit(kind, hierarchy, costs, wide) if given is None else given)
+    return hierarchical_limit(kind, hierarchy, costs, wide) if given is None else given

@@ -24,6 +24,9 @@ class Limits:
         Largest reduce done by the root alone; None to derive it.
     hierarchical_nbytes : int or None
         With several locality domains: largest collective (vector, or all blocks) with a flat plan; None to derive it.
+    slack : int
+        How many times the best limit may be smaller or larger than these: between, both algorithms are tried. 1: they
+        were set by hand.
     """
 
     nslots: int = 8
@@ -32,6 +35,7 @@ class Limits:
     one_shot_nbytes: int | None = None
     flat_reduce_nbytes: int | None = None
     hierarchical_nbytes: int | None = None
+    slack: int = 4
 
     def __post_init__(self) -> None:
         """Reject limits that no plan fits into."""

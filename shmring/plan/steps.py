@@ -180,9 +180,6 @@ class Plan(NamedTuple):
         (for instance because only one of the two buffers exists on this rank).
     zero_copy : bool
         Whether the plan loads or stores buffers of other ranks (shared arrays), not only their slots.
-    exchange : Plan or None
-        Another plan of the same collective with the same steps up to the first Await, which awaits all ranks. Rank 0
-        chooses one of the two before it publishes that round; then all ranks go on with the chosen one.
     """
 
     kind: str
@@ -194,7 +191,6 @@ class Plan(NamedTuple):
     loops: tuple[Loop, ...]
     in_place: int | None = 0
     zero_copy: bool = False
-    exchange: Plan | None = None
 
     def __str__(self) -> str:
         return describe(self)

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from shmring._c.atomics cimport load_relaxed_u64
 from shmring._c.layout cimport shmring_laps
-from shmring.ring.lap_tuning cimport begin_lap, read_in_lap, stores_of_reader, write_in_lap
+from shmring.ring.laps cimport begin_lap, read_in_lap, stores_of_reader, write_in_lap
 from shmring.ring.spsc cimport RING_CORRUPT, consumer_t, producer_t, ring_free, ring_ready, ring_release
 
 cdef enum:

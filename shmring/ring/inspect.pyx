@@ -71,10 +71,9 @@ cdef object end_look(shmring_ring_role *role, uint64_t asleep, shmring_ring_coun
 
 
 cdef tuple stores_look(shmring_laps *laps):
-    cdef int kind
-    if laps.trials.calls == 0:
+    if laps.learner.calls == 0:
         return None, ()
-    return STORES[laps.kind & 3], tuple([laps.trials.cost_ns[kind] / 1e3 for kind in range(len(STORES))])
+    return STORES[laps.kind & 3], tuple([laps.learner.alternatives[kind].ns / 1e3 for kind in range(len(STORES))])
 
 
 def look(buffer, uint64_t number=0):

@@ -5,7 +5,7 @@ its address (`share`, `moved_pages`). The *registry* of the communicator finds b
 allocation, rank, offset, which all ranks understand. A large collective begins with an eager exchange of the places of
 its buffers (`zero_copy`). From that table all ranks choose alike: *staged*, through the outboxes, unless all that the
 plan reads or stores of others has a place; *direct*, on the arrays, else; and if measurements say so, staged again
-(`path_tuning`). A direct call pins the allocations until it ends. Pages move only while no call of the process may
+(`engine/variants`). A direct call pins the allocations until it ends. Pages move only while no call of the process may
 store there and no thread forks, and ranges are claimed before (`moves`), so an array is private or shared for the whole
 of a call. `accesses` keeps private arrays alive for ranks that are threads of one process.
 """

@@ -1,7 +1,6 @@
 # The agreement of the ranks about one large collective: which of its buffers lie in shared arrays, and so its plan.
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.shared.path_tuning cimport PathTrials
 from shmring.shared.registry cimport AllocationRegistry, place_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.executor cimport execution_t
@@ -12,7 +11,6 @@ ctypedef struct buffers_t:
     place_t input
     place_t output
     uint64_t is_in_place
-    uint64_t nstaged            # of the rank that decides: so many calls, from this one on, are to be staged
 
 
 cdef class Sharing:
@@ -23,7 +21,6 @@ cdef class Sharing:
     cdef readonly bint is_one_process   # all ranks are threads of this process: they access private arrays, too,
     cdef public size_t private_nbytes   # from this size up; equal on all ranks
     cdef readonly uint64_t nzero_copy   # collectives without staging
-    cdef dict trials                    # PathTrials by collective and size; the same ones on all ranks
     cdef int size
     # Of the current call:
     cdef buffers_t *table               # by rank: where its buffers are
@@ -33,8 +30,6 @@ cdef class Sharing:
     cdef list pins                      # the allocations that must stay mapped until it is over
     cdef char *in_image                 # its buffers in the segments of such arrays; NULL where they are not in one
     cdef char *out_image
-
-    cdef int add_trials(self, tuple key, PathTrials trials) except -1
 
 
 cdef Sharing sharing_of(Engine e)

@@ -15,21 +15,18 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from shmring.shared.accesses cimport await_accesses, begin_access, end_access
-from shmring.shared.path_tuning cimport PathTrials
 from shmring.shared.paths cimport (OF_ALL, OF_NO_RANK, OF_ROOT, ONE_RESULT, STAGED, ZERO_COPY, has_one_result,
                                        parts_of_input, parts_of_output, shared_inputs, shared_outputs)
 from shmring.shared.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry, MovedArray
 from shmring._c.faults cimport fault_point
+from shmring.base.learner cimport PATH, extend_offer, values_of
 from shmring.engine.kinds cimport KIND_ALL_TO_ALL
+from shmring.engine.variants cimport choose_variant, is_staged
 from shmring.engine.eager cimport eager_t, open_eager
 
 from shmring.engine.kinds import COLLECTIVES
 from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
-
-
-cdef enum:
-    MOST_TRIALS = 256       # an application that calls with ever new sizes must not grow
 
 
 # ---- the state of a communicator -------------------------------------------------------------------------------------
@@ -54,7 +51,6 @@ cdef class Sharing:
         self.is_one_process = self.registry.is_one_process = is_one_process
         self.private_nbytes = 1 << 15
         self.size = size
-        self.trials = {}
         self.pins = []
         self.table = <buffers_t *> calloc(size, sizeof(buffers_t))
         self.answers = <char *> calloc(size, 1)
@@ -71,24 +67,14 @@ cdef class Sharing:
 
     def stats(self):
         """What was done without staging, and how large calls are made; see `Communicator.stats`."""
-        cdef PathTrials trials
         return {
             "zero_copy_calls": self.nzero_copy,
             "shared_nbytes": sum([array.nbytes for array in self.registry.moved_arrays()]),
-            "shared_calls": [{**trials.stats(), "nbytes": nbytes, "root": None if root < 0 else root}
-                             for (_, nbytes, _, root), trials in list(self.trials.items())],
         }
 
     def takes_private(self, str kind, size_t nbytes):
         """Whether a collective accesses private arrays of all ranks; ``nbytes`` as for its plan."""
         return self.is_one_process and may_be_zero_copy(self, COLLECTIVES[kind].code, nbytes)
-
-    cdef int add_trials(self, tuple key, PathTrials trials) except -1:
-        """Try from the next call on whether a collective is better staged. On all ranks in the same call."""
-        if len(self.trials) >= MOST_TRIALS:
-            self.trials.clear()
-        self.trials[key] = trials
-        return 0
 
     def add_allocation(self, list segments, size_t nbytes, offsets=None):
         """The next allocation, made of mapped segments with ``nbytes`` of data each, at ``offsets`` by rank.
@@ -99,7 +85,6 @@ cdef class Sharing:
         self.nallocations += 1
         if allocation.is_result:
             self.nresults += 1
-            self.trials.clear()
         return allocation
 
 
@@ -249,7 +234,8 @@ cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t tim
             j.in_base = s.in_image
         if s.out_image != NULL:
             j.out_base = s.out_image
-        e.execute(program, j, timeout_ns)
+        j.program = &program.code
+        e.execute_chosen(j, timeout_ns)
     finally:
         if s.is_one_process:
             end_access(e)
@@ -276,18 +262,16 @@ cdef int exchange_records(Engine e, uint64_t signature, int sender, const void *
     return e.exchange_eager(&t, timeout_ns)
 
 
-cdef int agree(Engine e, Sharing s, PathTrials trials, execution_t *j, int kind, int root,
-               int64_t timeout_ns) except -1:
+cdef int agree(Engine e, Sharing s, execution_t *j, int kind, int root, int64_t timeout_ns) except -1:
     """The path that all ranks take. If not STAGED, the buffers it needs are pinned, and all ranks are in this call."""
     cdef bint all_send = shared_inputs(kind, ZERO_COPY) == OF_ALL
     cdef int rank = e.c.group.rank, r
-    cdef int path, lacking, decider = max(root, 0)
+    cdef int path, lacking
     cdef char answer
     cdef buffers_t own
     own.input = s.registry.place_of(j.in_base, j.nbytes * parts_of_input(kind, s.size))
     own.output = s.registry.place_of(j.out_base, j.nbytes * parts_of_output(kind, s.size))
     own.is_in_place = j.in_base == j.out_base
-    own.nstaged = trials.count_call() if trials is not None and rank == decider else 0
     open_buffers(s, j, kind, rank == root)
     memset(s.table, 0, s.size * sizeof(buffers_t))
     if rank == root:
@@ -296,14 +280,6 @@ cdef int agree(Engine e, Sharing s, PathTrials trials, execution_t *j, int kind,
     exchange_records(e, j.signature, -1 if all_send else root, &own, sizeof(buffers_t), <char *> s.table, timeout_ns)
     fault_point("agree")
     path = best_path(s, kind, root)
-    if trials is not None:
-        if path != ZERO_COPY:
-            trials.is_mixed = True
-        else:
-            trials.is_staged = s.table[decider].nstaged > 0
-            path = STAGED if trials.is_staged else ZERO_COPY
-            if trials.is_staged and not (s.nresults and has_one_result(kind)):  # a later one into one result is not
-                trials.nstaged, trials.left = min(s.table[decider].nstaged, trials.window) - 1, 0
     if path == STAGED:
         return STAGED
     lacking = pin_all(s, kind, path, root, j.nbytes)
@@ -335,27 +311,22 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
     cdef Sharing s = e.sharing
     cdef int kind = j.kind, root = j.root
     cdef int path
-    cdef tuple key
-    cdef PathTrials trials
-    cdef Program program
+    choose_variant(&e.c, &e.variants, &staged.code, j)
     if not may_be_zero_copy(s, kind, j.nbytes):
-        return e.execute(staged, j, timeout_ns)
-    key = kind, j.nbytes, j.itemsize, root
-    trials = s.trials.get(key)
+        return e.execute_chosen(j, timeout_ns)
     try:
-        if trials is not None and trials.nstaged:
-            trials.nstaged -= 1
-            return e.execute(staged, j, timeout_ns)
-        path = agree(e, s, trials, j, kind, root, timeout_ns)
+        # A call that is staged needs no agreement, unless all ranks may have passed one result.
+        if is_staged(j) and not (s.nresults and has_one_result(kind)):
+            return e.execute_chosen(j, timeout_ns)
+        path = agree(e, s, j, kind, root, timeout_ns)
+        if path == ZERO_COPY:
+            extend_offer(&j.learner.learned, values_of(PATH, 2))
+            path = STAGED if is_staged(j) else path
+        elif j.learner.learned.offer & values_of(PATH, 2):
+            j.is_timed = False      # it could not be made in its variant
         if path == STAGED:
-            return e.execute(staged, j, timeout_ns)
-        if trials is not None and path == ZERO_COPY:
-            program = trials.shared
-        else:
-            program = zero_copy_program(e, staged, j, kind, root, path)
-            if path == ZERO_COPY:
-                s.add_trials(key, PathTrials(program, staged))
-        return execute_in_place(e, program, j, timeout_ns)
+            return e.execute_chosen(j, timeout_ns)
+        return execute_in_place(e, zero_copy_program(e, staged, j, kind, root, path), j, timeout_ns)
     except BaseException as error:
         if s.is_one_process:
             await_accesses(e, error)

@@ -27,6 +27,7 @@ class CallDispatch(dist.ProcessGroup):
     _comm: Any
     _timeout_s: float | None
     _recorded_as = "shmring"  # prefix of event names in profiles
+    _in_background = "{} in the background"  # the name of the event that lasts until such a call is over
     _coalesced: list[dist.Work] | None = None
 
     def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts, seen=False):
@@ -36,7 +37,7 @@ class CallDispatch(dist.ProcessGroup):
             with recording(label, arguments):
                 work = self._perform(name, function, arguments, results, opts, True)
             if not work.is_completed():
-                record_until_over(f"{label} in the background", work)
+                record_until_over(self._in_background.format(label), work)
             return work
         timeout = opts.timeout
         timeout_s = timeout.total_seconds() if timeout > NO_TIME else self._timeout_s

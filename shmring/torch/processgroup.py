@@ -48,6 +48,10 @@ class ProcessGroup(Collectives, TorchMessages):
         self._name = self._desc = ""
         self._nmonitored = 0
 
+    @staticmethod
+    def check_machines(nmachines: int) -> None:
+        """Raise if a group of this class cannot be on so many machines. The same on all ranks."""
+
     @property
     def comm(self) -> shmring.Communicator | NodesCommunicator:
         """The communicator on which the calls are made."""
@@ -159,7 +163,7 @@ class ProcessGroup(Collectives, TorchMessages):
 _batch_p2p_ops = define(ProcessGroup)
 
 
-def make(options, settings) -> ProcessGroup:
+def make(options, settings, kind: type[ProcessGroup] = ProcessGroup) -> ProcessGroup:
     """Connect the ranks of a group. Called by `torch.distributed` on all of them.
 
     Parameters
@@ -168,6 +172,8 @@ def make(options, settings) -> ProcessGroup:
         Rank, size and store.
     settings : dict or None
         The program's ``pg_options``: fields of `shmring.config.Config`.
+    kind : type
+        The class of the group.
     """
     rank, size, store = options.group_rank, options.group_size, options.store
     if settings is not None and not isinstance(settings, dict):
@@ -176,12 +182,13 @@ def make(options, settings) -> ProcessGroup:
     timeout_s = seconds(options.timeout)
     settings = {"timeout": timeout_s, **(settings or {})}
     machines = nodes(store, rank, size, session, options.timeout)
+    kind.check_machines(len(machines))
     comm: shmring.Communicator | NodesCommunicator
     if len(machines) > 1:
         comm = join(machines, rank, session, store, timeout_s, settings)
     else:
         comm = shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=timeout_s, **settings)
-    return ProcessGroup(comm, store, options.timeout)
+    return kind(comm, store, options.timeout)
 
 
 def _session(store, rank: int, size: int, group: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from shmring.observe.account import duration, ranks_text
@@ -56,7 +55,6 @@ def _job(job: dict[str, Any]) -> list[Line]:
         lines.append([(_HEAD, "faint")])
         lines += [_rank(one) for one in group["ranks"]]
         lines += _graph(group["ranks"])
-        lines += _learned(group["ranks"])
     return lines
 
 
@@ -72,25 +70,6 @@ def origin_text(origin: dict[str, Any]) -> str:
 def _nearness(group: dict[str, Any]) -> str:
     us = group["barrier_us"]
     return f", {group['nearness']}: a barrier took {_lasts(us * 1e-6)} at the start" if us else ""
-
-
-def _learned(ranks: list[dict[str, Any]]) -> list[Line]:
-    """The kind of stores that each rank has found faster, with the times of its last trials."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in ranks:
-        if one["stores"] and all(one["stores"].values()):
-            found.setdefault(min(one["stores"], key=one["stores"].get), []).append(one)
-    lines: list[Line] = []
-    for fastest, alike in sorted(found.items()):
-        spans = [f"{key[:-3]} {_span(one['stores'][key] for one in alike)}" for key in alike[0]["stores"]]
-        text = f"{ranks_text([one['rank'] for one in alike])} make {fastest[:-3]} stores"
-        lines.append([(f"    learned: {text} ({', '.join(spans)})", "faint")])
-    return lines
-
-
-def _span(us: Iterable[float]) -> str:
-    least, *_, most = sorted([*us] * 2)
-    return _lasts(least * 1e-6) if least == most else f"{_lasts(least * 1e-6)} to {_lasts(most * 1e-6)}"
 
 
 def _rank(one: dict[str, Any]) -> Line:

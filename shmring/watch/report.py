@@ -8,7 +8,6 @@ from typing import Any
 
 from shmring.bootstrap.tuning import are_near
 from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with_rates
-from shmring.kernel.reduce import WAYS
 from shmring.memory.open_files import open_files
 from shmring.observe.account import ranks_text
 from shmring.placement.topology import discover
@@ -100,7 +99,6 @@ class Watcher:
             "rounds": look.published if look else None,
             "waited_s": look.waited_ns * NANO if look else None,
             **self._rates(_key(job, group, member), member, now_ns, elapsed_ns),
-            "stores": _stores(look.store_us) if look else None,
         }
 
     def _unchanged_for(self, key: tuple, member: Member, now_ns: int) -> float | None:
@@ -157,11 +155,6 @@ def _nearness(group: Group) -> dict[str, Any]:
     if not us:
         return {"barrier_us": None, "nearness": None}
     return {"barrier_us": us, "nearness": "near" if are_near(us, len(group.members)) else "far"}
-
-
-def _stores(store_us: tuple) -> dict[str, float] | None:
-    """What the rank has measured of each way to hand over its data, in microseconds."""
-    return {f"{kind}_us": us for kind, us in zip(WAYS, store_us, strict=False)} if store_us else None
 
 
 def _channel(one: ChannelLook, has_rates: bool) -> dict[str, Any]:

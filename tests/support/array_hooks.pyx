@@ -9,12 +9,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from shmring._c.layout cimport SHMRING_NSTORES, SHMRING_NWAYS, SHMRING_ORDINARY
+from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, is_copy, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.kernel.reduce cimport (carrier_t, copy_bytes, find_carrier, find_kernel, fold_t, reduce_into, reduce_kernel,
                                     whole_fold)
-from shmring.arrays.store_tuning cimport ON_TRIAL, decide, least, next_call, note, stores_t
 
 from shmring.kernel.reduce import kernels, stores_named, use_kernel
 from shmring.dtypes import DTYPE_CODES, DTYPES, op_code, widening
@@ -77,33 +76,6 @@ def nanoseconds(x, Py_ssize_t loops=100_000, writable=True):
             owner = target_array(x, &a) if target else source_array(x, &a)
             copy_back(owner)
     return (time.perf_counter_ns() - begin) / loops
-
-
-# ---- store_tuning ----------------------------------------------------------------------------------------------------
-
-def replay(costs, uint64_t tries=2, int nways=SHMRING_NSTORES):
-    """Simulate calls that cost so many nanoseconds by the kind of their stores.
-
-    Returns
-    -------
-    list of tuple
-        For each call the kind of its stores (the index in its cost) and whether it was a trial.
-    """
-    cdef stores_t s
-    cdef int kind = 0, each
-    cdef bint timed
-    cdef int64_t least_ns[SHMRING_NWAYS]
-    memset(&s, 0, sizeof(s))
-    s.tries, s.nways = tries, nways
-    made = []
-    for cost in costs:
-        timed = next_call(&s, &kind) == ON_TRIAL
-        if timed and note(&s, s.calls - 1, cost[kind]):
-            for each in range(nways):
-                least_ns[each] = least(&s, each)
-            decide(&s, least_ns)
-        made.append((kind, timed))
-    return made
 
 
 # ---- reduce ----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@
     python tests/support/torch_upstream.py shmring -k all_reduce
     python tests/support/torch_upstream.py --show gloo.json shmring.json
 
-Torch skips many tests for backends that it does not know by name. So with shmring the tests see the backend name gloo,
-and get a shmring group wherever they make a gloo group.
+Torch skips many tests for backends that it does not know by name. So with shmring the tests ask for gloo, and
+``SHMRING_TORCH_TAKEOVER=gloo`` is set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import unittest
 WORLD_SIZE = 4
 
 # What differs by intention.
-BY_INTENTION = {"test_ddp_logging_data_cpu": "wants the group to say that it is gloo"}
+BY_INTENTION = {"test_ddp_logging_data_cpu": "wants the name gloo in C++, where DDP then looks for gloo's class"}
 
 
 def run(backend: str, match: str, skip: set[str], report: str, offset: int, count: int) -> None:
@@ -69,29 +69,12 @@ def run(backend: str, match: str, skip: set[str], report: str, offset: int, coun
 
 def stand_in_for_gloo() -> None:
     """Have torch make a shmring group where it is asked for one of gloo."""
-    import torch.distributed.distributed_c10d as c10d
+    os.environ["SHMRING_TORCH_TAKEOVER"] = "gloo"
+    import _shmring_torch
+
+    _shmring_torch.register()  # where the entry point of an installed package has not
     from torch.autograd.profiler_util import FunctionEvent
 
-    from shmring.torch.processgroup import ProcessGroup, make
-
-    class StandIn(ProcessGroup):
-        class options:
-            pass
-
-        def __new__(cls, store, rank, size, timeout):
-            options = c10d._DistributedBackendOptions()
-            options.store, options.group_rank, options.group_size = store, rank, size
-            options.timeout, options.group_id = timeout, "gloo"
-            group = make(options, None)
-            group.__class__ = cls
-            return group
-
-        def __init__(self, store, rank, size, timeout):
-            pass
-
-        _recorded_as = "gloo"
-
-    c10d.ProcessGroupGloo = StandIn
     # Calls of ours are events as any other, where gloo's begin in one thread and end in another.
     FunctionEvent.is_async = property(lambda self: True, lambda self, value: None)
 

@@ -54,7 +54,7 @@ def test_messages_stay_exact_while_the_kind_of_stores_is_tried(make, seed):
     # Of a broadcast, the ring through which all is written.
     looks = [look for look in shmring.list_channels() if look.name not in before]
     ring = max((look.ring for look in looks), key=lambda ring: sum(ring.trial_us))
-    assert all(us > 0 for us in ring.trial_us)
+    assert sum(us > 0 for us in ring.trial_us) > 1
     assert len(ring.trial_us) == len(STORES)
     assert ring.stores in STORES
     end.close()
@@ -73,7 +73,7 @@ def test_a_channel_that_overwrites_makes_no_trials():
 def test_whatever_a_peer_writes_into_what_was_learned_messages_stay_exact(seed):
     generator = random.Random(seed)
     sender, receiver = shmring.channel(CAPACITY_NBYTES)
-    begin, end = receiver.channel.ring_offset + 384, receiver.channel.ring_offset + 640
+    begin, end = receiver.channel.ring_offset + 384, receiver.channel.ring_offset + 1280
     memory = memoryview(receiver.channel.mapping)
     for message in messages(seed):
         if len(message) < CAPACITY_NBYTES // 2:

@@ -1,18 +1,15 @@
 """Collectives beside the right answer (`test_cases`): mistakes, reuse of slots, and which way was chosen."""
 
 import inspect
-import os
 
 import numpy as np
 import pytest
-from support.harness import RANKS, run_ranks
-from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.harness import RANKS
+from support.inputs import NUMPY_DTYPES, values
 from support.on_ranks import on_ranks
-from support.oracle import reduce_model
 
 import shmring
 from shmring.dtypes import OPS, is_defined
-from shmring.kernel.reduce import WAYS
 from shmring.nodes.communicator import NodesCommunicator
 
 
@@ -123,64 +120,6 @@ def test_a_root_that_runs_ahead_overwrites_nothing(comm):
                 x = np.full(count, root * 100 + i if comm.rank == root else -1)
                 comm.broadcast(x, root=root)
                 assert (x == root * 100 + i).all()
-
-
-def look_at_stats(comm, stores, kind):
-    x = np.ones(100_000)
-    for _ in range(100):
-        comm.all_reduce(x, op="max") if kind == "all_reduce" else comm.broadcast(x, root=1)
-    stats = comm.stats()
-    (program,) = stats["programs"]
-    assert (program["kind"], program["nbytes"]) == (kind, x.nbytes)
-    assert stats["rounds"] >= 50 * program["rounds"]  # an exchange has about half as many
-    if stores < 0:
-        assert program["calls"] == 100
-        assert all(us > 0 for us in program["trial_us"])
-        assert program["stores"] == WAYS[program["trial_us"].index(min(program["trial_us"]))]
-    else:
-        assert program["stores"] == WAYS[stores] or (stores, kind) == (4, "broadcast")
-    return program["trial_us"]
-
-
-@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
-@pytest.mark.parametrize("stores", [-1, 0, 1, 2, 3, 4])
-def test_stats_have_what_was_chosen_and_why(stores, kind):
-    found = run_ranks(3, look_at_stats, stores, kind, init={"stores": stores, "one_shot_nbytes": 0})
-    assert len(set(found)) == 1  # what the ranks took together, so all choose alike
-
-
-def rank_0_chooses(comm, wanted):
-    """All ranks take the way of rank 0, whatever they would have chosen; sizes from one chunk to many."""
-    mine = shmring.init(
-        rank=comm.rank,
-        size=comm.size,
-        session=f"{comm.broadcast_object(os.getpid())}",
-        stores=wanted[min(comm.rank, 1)],
-        slot_nbytes=4096,
-        eager_nbytes=64,
-        one_shot_nbytes=0,
-        threads=1,
-    )
-    with mine:
-        rounds = []
-        for count in (33, 40, 1000, 4099, 50_000):
-            x = values("float32", count, comm.rank)
-            expected = reduce_model([values("float32", count, r) for r in range(comm.size)], "sum")
-            before = mine.stats()["rounds"]
-            for _ in range(3):
-                assert same_bits(mine.all_reduce(x.copy()), expected)
-            rounds.append(mine.stats()["rounds"] - before)
-    return rounds
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_all_ranks_exchange_results_if_rank_0_does(n):
-    made = {wanted: run_ranks(n, rank_0_chooses, wanted) for wanted in ((0, 0), (0, 4), (4, 0), (4, 4))}
-    for found in made.values():
-        assert all(rounds == found[0] for rounds in found)
-    assert made[0, 4] == made[0, 0]
-    assert made[4, 0] == made[4, 4]
-    assert made[4, 4][0][-1] < made[0, 0][0][-1]
 
 
 @pytest.mark.parametrize("cls", [shmring.Communicator, NodesCommunicator])

@@ -164,9 +164,17 @@ def test_a_closed_communicator(comm, library):
     table.call(CLOSE, handle)
     assert comm.closed
     wanted = (CLOSED, ANY, text_of(shmring.ClosedError, comm.barrier))
-    for what, fields in (("barrier", {}), (PLAN, plan), (SEND, {**plan, "peer": 0}), (RECV, {**plan, "peer": 0}),
-                         (ISEND, {**plan, "peer": 0}), (IRECV, {**plan, "peer": 0}), (DUP, {}), (SPLIT, {}),
-                         (ABORT, {})):
+    for what, fields in (
+        ("barrier", {}),
+        (PLAN, plan),
+        (SEND, {**plan, "peer": 0}),
+        (RECV, {**plan, "peer": 0}),
+        (ISEND, {**plan, "peer": 0}),
+        (IRECV, {**plan, "peer": 0}),
+        (DUP, {}),
+        (SPLIT, {}),
+        (ABORT, {}),
+    ):
         assert table.error_of(what, handle, **fields) == wanted, what
     assert table.error_of(OPEN, object=id(comm)) == wanted
     table.call(CLOSE, handle)
@@ -332,8 +340,11 @@ def test_a_forked_child_gets_an_error(comm, library):
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        found = [table.error_of("barrier", handle), table.error_of(SEND, handle, x=x, count=1),
-                 table.error_of(OPEN, object=id(comm))]
+        found = [
+            table.error_of("barrier", handle),
+            table.error_of(SEND, handle, x=x, count=1),
+            table.error_of(OPEN, object=id(comm)),
+        ]
         wanted = (CLOSED, ANY, text_of(shmring.ClosedError, comm.barrier))
         os.write(writing, b"ok" if found == [wanted] * 3 and "fork" in wanted[2] else repr(found).encode())
         os._exit(0)

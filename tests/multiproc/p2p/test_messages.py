@@ -162,10 +162,10 @@ def stays_exact_while_trying(comm, stores):
     assert (queue["dst"], queue["nbytes"]) == (1, 4096)
     assert queue["laps"] > 800
     if stores < 0:
-        assert all(us > 0 for us in queue["trial_us"])
+        assert sum(us > 0 for us in queue["tried_us"].values()) > 1
     else:
         assert queue["stores"] == STORES[stores]
-        assert queue["trial_us"] is None
+        assert queue["tried_us"] == {}
 
 
 @pytest.mark.sample(1)
@@ -897,7 +897,7 @@ def lambda_free_message(comm):
 @on_ranks(2)
 def test_a_flood_of_other_messages_does_not_outlast_a_timeout(comm):
     if comm.rank == 0:
-        with pytest.raises(BrokenError):      # rank 1 aborts when it has seen enough
+        with pytest.raises(BrokenError):  # rank 1 aborts when it has seen enough
             while True:
                 comm.send(np.zeros(1), 1, tag=6)
     else:
@@ -911,7 +911,7 @@ def test_a_flood_of_other_messages_does_not_outlast_a_timeout(comm):
 def test_an_exchange_that_cannot_send_in_time_keeps_the_message_it_received(comm):
     x, out = np.full(1 << 20, comm.rank, np.uint8), np.empty(4, np.uint8)
     if comm.rank == 0:
-        filler = comm.isend(x, 1, 1)       # fills the pair queue: nothing more can be sent
+        filler = comm.isend(x, 1, 1)  # fills the pair queue: nothing more can be sent
         with pytest.raises(MessageTimeoutError):
             comm.sendrecv(x, 1, out, 1, tag=2, timeout=0.3)
         assert comm.recv(out, 1).nbytes == 4

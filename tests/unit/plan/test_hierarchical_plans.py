@@ -11,7 +11,7 @@ from support.plans.simulate import at_random, delaying, highest, in_turn, lowest
 from shmring.plan import hierarchical
 from shmring.plan.choose import ROOTED, choose
 from shmring.plan.cost import Cost, cost, total
-from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, is_hierarchical
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from, hierarchical_limit
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import LINE, Costs, Limits
 from shmring.plan.steps import Reduce
@@ -227,12 +227,12 @@ def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, wide):
 def test_domains_matter_from_some_size_up_and_never_if_there_is_one():
     sockets = equal_domains(64, 2)
     for kind in KINDS:
-        chosen = [is_hierarchical(kind, sockets, 1 << bits, Limits(), Costs()) for bits in range(8, 31)]
+        chosen = [1 << bits > hierarchical_from(kind, sockets, Limits(), Costs()) for bits in range(8, 31)]
         assert chosen == sorted(chosen)
         assert chosen[-1]
         for bits in range(8, 31):
-            assert not is_hierarchical(kind, None, 1 << bits, Limits(), Costs())
-            assert not is_hierarchical(kind, equal_domains(64, 1), 1 << bits, Limits(), Costs())
+            assert 1 << bits < hierarchical_from(kind, None, Limits(), Costs())
+            assert 1 << bits < hierarchical_from(kind, equal_domains(64, 1), Limits(), Costs())
 
 
 @each_way
@@ -250,14 +250,14 @@ def test_wide_prefixes_are_chosen_later():
 
 def test_folds_of_ranks_that_alternate_between_domains_are_flat():
     mixed, limits = Hierarchy(MIXED), Limits(hierarchical_nbytes=0)
-    chosen = {kind for kind in KINDS if is_hierarchical(kind, mixed, 1 << 20, limits, Costs())}
+    chosen = {kind for kind in KINDS if hierarchical_from(kind, mixed, limits, Costs()) < 1 << 20}
     assert chosen == {"all_gather", "broadcast"} == set(KINDS) - FOLDING
 
 
 def test_the_limit_can_be_set():
     pairs = Hierarchy(PAIRS)
     for nbytes, limit, expected in ((1000, 1000, False), (1001, 1000, True), (8, 0, True), (1 << 30, 1 << 40, False)):
-        found = is_hierarchical("all_reduce", pairs, nbytes, Limits(hierarchical_nbytes=limit), Costs())
+        found = nbytes > hierarchical_from("all_reduce", pairs, Limits(hierarchical_nbytes=limit), Costs())
         assert found == expected
 
 

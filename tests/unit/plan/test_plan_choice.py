@@ -4,7 +4,7 @@ import pytest
 from plan_costs import Example
 from support.plans.cases import roots_of
 
-from shmring.plan.choose import BUILDERS, KINDS, algorithm, choose, flat_reduce_limit, one_shot_limit
+from shmring.plan.choose import BUILDERS, KINDS, algorithm, choose, flat_reduce_limit, one_shot_limit, schedules
 from shmring.plan.cost import cost
 from shmring.plan.limits import Costs, Limits
 
@@ -68,6 +68,15 @@ def test_thresholds_can_be_set():
     assert algorithm("all_reduce", 2, 1001, limits) == "two_shot"
     assert algorithm("reduce", 3, 1, limits) == "sliced"
     assert algorithm("all_reduce", 2, 8, Limits(one_shot_nbytes=0)) == "two_shot"
+
+
+def test_both_algorithms_are_tried_around_a_derived_limit_and_one_where_it_is_set():
+    for kind, small, large in (("all_reduce", "one_shot", "two_shot"), ("reduce", "flat", "sliced")):
+        for slack in (1, 4):
+            limits = Limits(one_shot_nbytes=8000, flat_reduce_nbytes=8000, slack=slack)
+            tried = {n: schedules(kind, 8, n, limits) for n in (1999, 2001, 8000, 8001, 32_000, 32_001)}
+            around = [(small, large)] * 2 + [(large, small)] * 2 if slack > 1 else [(small,)] * 2 + [(large,)] * 2
+            assert list(tried.values()) == [(small,), *around, (large,)]
 
 
 def test_outboxes_too_small_for_slices_fall_back_to_whole_vectors():

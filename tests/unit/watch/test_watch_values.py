@@ -24,17 +24,17 @@ S = 10**9
 IDLE = {
     "pid": 101, "own_pid": 101, "processor": 3, "state": "computing", "call": "", "place": "", "last_calls": [],
     "awaits": [], "waiting_s": None, "unchanged_s": 0.0, "keeps": [], "keeps_for_s": None, "in_cycle": False,
-    "calls_per_s": None, "bytes_per_s": None, "waiting_share": None, "stores": None,
+    "calls_per_s": None, "bytes_per_s": None, "waiting_share": None,
 }  # fmt: skip
 RANKS = [
     IDLE | {
         "rank": 0, "last_calls": ["barrier()", "reduce()"], "calls_per_s": 12345.0, "bytes_per_s": 2.5e9,
-        "waiting_share": 0.256, "unchanged_s": 0.002, "stores": {"ordinary_us": 2.0, "streaming_us": 3.0},
+        "waiting_share": 0.256, "unchanged_s": 0.002,
     },
     IDLE | {
         "rank": 1, "pid": None, "own_pid": 7, "processor": None, "state": "waiting", "call": "all_reduce()",
         "place": "/home/of/train.py:12", "awaits": [2], "waiting_s": 1.5, "calls_per_s": 0.5, "bytes_per_s": 0.0,
-        "waiting_share": 1.0, "stores": {"ordinary_us": 2.5, "streaming_us": 4.0},
+        "waiting_share": 1.0,
     },
     IDLE | {"rank": 2, "pid": None, "own_pid": None, "state": "stopped", "keeps": [1], "keeps_for_s": 1.5},
 ]  # fmt: skip
@@ -73,7 +73,6 @@ job train
 >     2        -    3 stopped                    -        -        -
     rank 1 ──waits for──> rank 2
     rank 2 keeps rank 1 waiting for 1.5 s: it is stopped
-    learned: ranks 0-1 make ordinary stores (ordinary 2 us to 2.5 us, streaming 3 us to 4 us)
  communicator tp, 2 ranks: ranks are still looking for one another
     broken: rank 1 died
    rank      pid  cpu state           for  calls/s     MB/s waits  call
@@ -136,7 +135,7 @@ def looked(calls=0, nbytes=0, waited_ns=0, waiting_since=0, current="", pid=11):
     header = types.SimpleNamespace(pid=pid, pid_ns=1, start_time=2)
     return types.SimpleNamespace(
         header=header, calls=calls, nbytes=nbytes, waited_ns=waited_ns, waiting_since=waiting_since, current=current,
-        consumed=5, published=6, last_calls=(), store_us=(1.0, 2.0), barrier_us=0.5,
+        consumed=5, published=6, last_calls=(), barrier_us=0.5,
     )  # fmt: skip
 
 
@@ -175,7 +174,6 @@ def test_rates_are_those_between_two_looks(monkeypatch):
     assert one["cpu_share"] == pytest.approx(200_000 / (2 * S))
     assert one["waiting_s"] == pytest.approx(1.0)
     assert one["waited_s"] == pytest.approx(1.0)
-    assert list(one["stores"].values()) == [1.0, 2.0]
     keeper = after["ranks"][0]
     assert keeper["keeps"] == [1]
     assert keeper["keeps_for_s"] == pytest.approx(1.0)
@@ -199,15 +197,26 @@ def test_metrics_have_these_values():
         for name, labels, value in prometheus._samples(found)
     }
     for (name, labels), value in {
-        ("jobs", ()): 1, ("communicator_ranks", ()): 2, ("communicator_broken", ()): 1,
-        ("rank_calls_total", (1,)): 5, ("rank_bytes_total", (1,)): 40, ("rank_rounds_total", (1,)): 6,
-        ("rank_waited_seconds_total", (1,)): 0.5, ("rank_waiting_seconds", (1,)): 1.5,
-        ("rank_waiting_seconds", (2,)): 0, ("rank_keeps", (1,)): 0, ("rank_keeps", (2,)): 1,
+        ("jobs", ()): 1,
+        ("communicator_ranks", ()): 2,
+        ("communicator_broken", ()): 1,
+        ("rank_calls_total", (1,)): 5,
+        ("rank_bytes_total", (1,)): 40,
+        ("rank_rounds_total", (1,)): 6,
+        ("rank_waited_seconds_total", (1,)): 0.5,
+        ("rank_waiting_seconds", (1,)): 1.5,
+        ("rank_waiting_seconds", (2,)): 0,
+        ("rank_keeps", (1,)): 0,
+        ("rank_keeps", (2,)): 1,
         ("rank_state", (2, "stopped")): 1,
-        ("channel_fill_ratio", ()): 0.25, ("channel_capacity_bytes", ()): 4096,
-        ("channel_messages_total", ("sender",)): 9, ("channel_messages_total", ("receiver",)): 3,
-        ("channel_dropped_total", ("sender",)): 2, ("channel_waits_total", ("receiver",)): 4,
-        ("channel_end_lost", ("sender",)): 1, ("channel_end_lost", ("receiver",)): 0,
+        ("channel_fill_ratio", ()): 0.25,
+        ("channel_capacity_bytes", ()): 4096,
+        ("channel_messages_total", ("sender",)): 9,
+        ("channel_messages_total", ("receiver",)): 3,
+        ("channel_dropped_total", ("sender",)): 2,
+        ("channel_waits_total", ("receiver",)): 4,
+        ("channel_end_lost", ("sender",)): 1,
+        ("channel_end_lost", ("receiver",)): 0,
     }.items():
         assert values[f"shmring_{name}", labels] == value, name
 

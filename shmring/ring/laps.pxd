@@ -1,4 +1,4 @@
-# The kind of stores into a ring of bytes, learned lap by lap (ring/lap_tuning.pyx).
+# The kind of stores into a ring of bytes, learned lap by lap (ring/laps.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64

@@ -1,0 +1,140 @@
+"""What the choice of variants costs: calls as shipped against the best of all fixed variants, interleaved.
+
+For each row: a collective (or a ping_pong) of one size, private or shared arrays, inputs rewritten before each call.
+One communicator makes its calls as shipped, others have one variant each fixed by settings; all take turns in slices of
+a few milliseconds, and the median over the slices counts. Printed are the time as shipped, the best fixed one, their
+ratio, and of a fresh communicator the first 20 calls and the first thousand against its last calls.
+
+    python bench/bench_choices.py                                        # all rows, an hour
+    python bench/bench_choices.py --ranks 2 --calls all_reduce broadcast --sizes 1048576 --shared 0
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+import shmring
+
+CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "ping_pong")
+SIZES = tuple(1 << bits for bits in range(12, 27, 2))
+NO_STREAMING, ALL_STREAMING = {"past_cache_nbytes": 1 << 50}, {"past_cache_nbytes": 0}
+FIXED = {
+    f"{stores}, outputs {name}": {"stores": number} | output
+    for number, stores in enumerate(("ordinary", "streaming", "prefetched", "string", "exchange"))
+    for name, output in (("cached", NO_STREAMING), ("streaming", ALL_STREAMING))
+}
+SLICE_S = 0.004
+
+
+def statement(comm, call, nbytes, is_shared):
+    """A function that rewrites the inputs of this rank and makes one call."""
+    make = comm.array if is_shared else np.copy
+    x = make(np.full(nbytes // 4, 1, np.float32))
+    parts = comm.size if nbytes // 4 % comm.size == 0 else 1
+    blocks = x.reshape(parts, -1)
+    if call == "ping_pong":
+        other = comm.rank ^ 1
+
+        def message():
+            if comm.rank & 1:
+                comm.recv(x, other)
+                comm.send(x, other)
+            elif other < comm.size:
+                x.fill(comm.rank)
+                comm.send(x, other)
+                comm.recv(x, other)
+
+        return message
+    out = {
+        "all_gather": lambda: make(np.zeros((comm.size, *x.shape), np.float32)),
+        "reduce_scatter": lambda: make(np.zeros(blocks.shape[1], np.float32)),
+        "all_to_all": lambda: make(np.zeros(blocks.shape, np.float32)),
+    }.get(call, lambda: None)()
+    source = blocks if call in ("reduce_scatter", "all_to_all") else x
+    made = getattr(comm, call)
+    arguments = (source,) if out is None else (source, out)
+
+    def collective():
+        source.fill(comm.rank)
+        made(*arguments)
+
+    return collective
+
+
+def timed(comm, run, ncalls):
+    """Seconds of a call, of the slowest rank."""
+    comm.barrier()
+    began = time.perf_counter()
+    for _ in range(ncalls):
+        run()
+    took = (time.perf_counter() - began) / ncalls
+    return max(comm.all_gather(np.array([took]))[:, 0].tolist())
+
+
+def row(comm, call, nbytes, is_shared, seconds):
+    """The figures of one row, on every rank."""
+    groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in FIXED.items()}
+    runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
+    shipped = groups["shipped"]
+    each = [timed(comm, runs["shipped"], 1) for _ in range(1000 if nbytes <= 1 << 22 else 200)]
+    settled = statistics.median(each[-100:])
+    slices = {name: [] for name in groups}
+    ncalls = max(1, int(SLICE_S / settled))
+    end = time.perf_counter() + seconds
+    while True:
+        for name, group in groups.items():
+            slices[name].append(timed(group, runs[name], ncalls))
+        if comm.broadcast(np.array([time.perf_counter() > end]))[0]:
+            break
+    times = {name: statistics.median(found) for name, found in slices.items()}
+    best = min(FIXED, key=times.get)
+    programs = shipped.stats()["programs"]
+    for group in groups.values():
+        group.close()
+    return {
+        "shipped": times["shipped"],
+        "best": times[best],
+        "name": best,
+        "first": statistics.fmean(each[:20]) / settled,
+        "thousand": statistics.fmean(sorted(each)[: len(each) * 99 // 100]) / settled,
+        "variant": programs[-1]["variant"] if programs else {},
+    }
+
+
+def rank_main(comm, arguments):
+    if comm.rank == 0:
+        print(f"{comm.size} ranks, a barrier takes {comm.stats()['barrier_us']:.2f} us")
+        print("| call | bytes | arrays | shipped us | best us | ratio | first 20 | all | best fixed variant; in use |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for call in arguments.calls:
+        for nbytes in arguments.sizes:
+            for is_shared in arguments.shared:
+                if is_shared and call == "ping_pong":
+                    continue
+                found = row(comm, call, nbytes, is_shared, arguments.seconds)
+                if comm.rank == 0:
+                    us = [f"{1e6 * found[key]:.1f}" for key in ("shipped", "best")]
+                    ratios = [found["shipped"] / found["best"], found["first"], found["thousand"]]
+                    kind = "shared" if is_shared else "private"
+                    cells = [call, nbytes, kind, *us, *(f"{ratio:.2f}" for ratio in ratios)]
+                    used = ", ".join(f"{value}" for key, value in found["variant"].items() if key != "threads")
+                    print("|", " | ".join(map(str, cells)), f"| {found['name']}; {used} |", flush=True)
+
+
+def main():
+    """Run the rows that the command line selects."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--calls", nargs="+", choices=CALLS, default=CALLS)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--shared", type=int, nargs="+", choices=(0, 1), default=[0, 1])
+    parser.add_argument("--seconds", type=float, default=6.0, help="of interleaved slices for each row")
+    arguments = parser.parse_args()
+    for n in arguments.ranks:
+        shmring.spawn(rank_main, n, args=(arguments,))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+# cython: cdivision=True
+"""Learns which variant of a call is the fastest.
+
+A *variant* is a value for each dimension in which a call can be made in several ways that give the same result: the
+kind of stores, the schedule, and so on. An *alternative* is one value of one dimension. The learner begins with a guess
+and tries one alternative at a time, all else as it is; what wins stays.
+
+A *look* times some calls as they are made now, then calls of the trial; the least times are compared, as other work
+delays calls but speeds up none. A large gain counts at once, a small one if it repeats. What loses is tried again after
+a pause that grows, and longer if it was twice as slow. An alternative of which nothing is known is first probed with a
+few calls where a full trial takes many. The time that trials lose is bounded to a few calls at first, and to a part of
+all calls later. Where calls take another time than at the last look, the machine or its load has changed: nothing is
+decided then, and all alternatives are due.
+
+One rank decides, and publishes a word: from which call on how many calls are a trial of which variant, and which
+variant all later ones use. That is ``lead`` calls ahead, so that it has reached every rank by then, and the rank
+publishes no other word until that many calls after the trial, when every rank has begun a call after it. So a
+rank that loads the word before each of its calls uses the same variant as all others, without a further exchange.
+
+Nothing here waits, and times are arguments: the same code learns about calls of collectives (`engine/variants.pyx`),
+laps round a ring (`ring/laps.pyx`) and, in tests, simulated machines.
+"""
+
+from libc.stdint cimport INT64_MAX, UINT64_MAX
+from libc.string cimport memset
+
+
+cdef enum:
+    FIRST_LOOK = 8         # calls before it: the first ones find cold memory
+    IDLE = 48              # calls between looks if no alternative is due: so soon a change is noticed
+    FIRST_PAUSE = 64       # calls until a loser is tried again,
+    LONG_PAUSE = 512       # if it took twice as long,
+    LONGEST_PAUSE = 8192   # and at most; each is twice as long as the one before
+    PROBE = 2              # calls of a first trial, where a full one is longer
+    CALL = 64              # the unit in which losses are counted, 1 / CALL of a call
+    FREE_CALLS = 6         # that trials may lose at first,
+    SHARE = 100            # and later one call in so many
+    RELIEF = 512           # calls after which a change grants the first ones again
+    LONGEST_TRIAL = 1023   # calls; has 12 bits in a word
+
+
+cdef void open_learner(learner_t *l, uint32_t tenant, uint32_t guess, uint32_t offer, uint32_t lead,
+                       uint32_t window) noexcept nogil:
+    """A learner that knows nothing. ``lead``: calls in which a word reaches all ranks; ``window``: of a full trial."""
+    cdef uint32_t a
+    memset(l, 0, sizeof(learner_t))
+    l.tenant = tenant & 0xFFF
+    l.variant = l.trial = l.stay = l.best = guess
+    l.offer = offer
+    l.lead = lead
+    l.window = min(window, <uint32_t> LONGEST_TRIAL)
+    l.tried = -1
+    l.next_look = FIRST_LOOK if offer else UINT64_MAX
+    for a in range(ALTERNATIVES):
+        if a in (3, 7):        # by string instructions: on some processors several times as slow
+            l.alternatives[a].due = FIRST_PAUSE
+
+
+cdef void put_off(learner_t *l, const learner_t *other) noexcept nogil:
+    """Do not soon try stores that have taken twice as long in another call."""
+    cdef uint32_t a
+    for a in range(alternative(SCHEDULE, 0)):
+        if other.alternatives[a].state == UNKNOWN and other.alternatives[a].wait >= LONG_PAUSE:
+            l.alternatives[a].due = LONG_PAUSE
+
+
+cdef void extend_offer(learner_t *l, uint32_t offer) noexcept nogil:
+    """Learn about further alternatives, too."""
+    l.offer |= offer
+    if l.next_look == UINT64_MAX:
+        l.next_look = l.calls + FIRST_LOOK
+
+
+# ---- what all ranks do -----------------------------------------------------------------------------------------------
+
+cdef inline uint64_t word_of(learner_t *l, uint64_t start, uint64_t length, uint64_t trial,
+                             uint64_t stay) noexcept nogil:
+    return (<uint64_t> l.tenant << 52 | (<uint64_t> l.number & 15) << 48 | (start & 0xFFFF) << 32 | length << 20
+            | trial << 10 | stay)
+
+
+cdef uint32_t begin(learner_t *l, uint64_t word) noexcept nogil:
+    """Count a call and return its variant. ``word``: the last one published by the rank that decides, or an older one
+    if it is not for this call yet."""
+    cdef uint64_t call = l.calls
+    l.calls += 1
+    if word != l.word and word >> 52 == l.tenant:
+        l.word = word
+        l.variant = l.stay         # the trial before is over on all ranks
+        l.start = call + ((word >> 32) - call & 0xFFFF)
+        l.length = <uint32_t> (word >> 20 & 0xFFF)
+        l.trial = <uint32_t> (word >> 10 & 0x3FF)
+        l.stay = <uint32_t> (word & 0x3FF)
+    if call < l.start:
+        return l.variant
+    return l.trial if call - l.start < l.length else l.stay
+
+
+# ---- what the rank that decides does ---------------------------------------------------------------------------------
+
+cdef uint64_t look(learner_t *l) noexcept nogil:
+    """Before a call is begun: the word to publish, or 0."""
+    cdef uint64_t lead = max(l.lead, <uint32_t> LEAST_TIMED), start = l.calls + lead, length
+    if l.is_looking or l.calls < l.next_look:
+        return 0
+    if l.best != l.stay:
+        l.next_look = start + l.lead
+        l.usual_ns = 0
+        return publish(l, start, 0, l.best)
+    l.tried = next_alternative(l)
+    length = 0 if l.tried < 0 else length_of(l, l.tried)
+    l.is_looking = True
+    l.base_ns[0] = l.base_ns[1] = l.trial_ns[0] = l.trial_ns[1] = INT64_MAX
+    l.timed_from, l.timed_to = start - LEAST_TIMED, start + length
+    return 0 if l.tried < 0 else publish(l, start, length, with_alternative(l.stay, l.tried))
+
+
+cdef uint64_t publish(learner_t *l, uint64_t start, uint64_t length, uint32_t trial) noexcept nogil:
+    l.number += 1
+    return word_of(l, start, length, trial, l.best)
+
+
+cdef inline uint64_t length_of(learner_t *l, int a) noexcept nogil:
+    """Calls of the next trial of an alternative."""
+    cdef uint64_t window = l.window
+    return min(window, <uint64_t> PROBE) if l.alternatives[a].state == UNKNOWN else window
+
+
+cdef inline uint32_t in_use(learner_t *l, int a) noexcept nogil:
+    """The alternative in use of the same dimension."""
+    cdef int dimension = dimension_of(a)
+    return alternative(dimension, value_of(l.stay, dimension))
+
+
+cdef inline bint matters(learner_t *l, int a) noexcept nogil:
+    """Whether an alternative would make a difference to the calls as they are made now."""
+    if not l.offer >> a & 1 or in_use(l, a) == <uint32_t> a:
+        return False
+    # Directly on shared arrays nothing is staged.
+    return l.offer >> alternative(PATH, 1) & 1 == 0 or value_of(l.stay, PATH) or dimension_of(a) in (OUTPUT, PATH)
+
+
+cdef int next_alternative(learner_t *l) noexcept nogil:
+    """The alternative that has been due for longest, of those whose trial is expected to lose no more than it may."""
+    cdef int64_t allowed = CALL * (FREE_CALLS + <int64_t> (l.calls // SHARE)), expected
+    cdef int a, found = -1
+    for a in range(<int> ALTERNATIVES - 1, -1, -1):        # first what makes more of a difference
+        if not matters(l, a) or l.alternatives[a].due > l.calls:
+            continue
+        expected = l.alternatives[a].ratio - CALL if l.alternatives[a].ratio else CALL // 2
+        expected = max(expected, <int64_t> 0) * <int64_t> length_of(l, a)
+        if l.lost + expected <= allowed and (found < 0 or l.alternatives[a].due < l.alternatives[found].due):
+            found = a
+    return found
+
+
+cdef inline int measure(int a) noexcept nogil:
+    """Which time of a call tells: 1 until the next one where what is saved is paid for by the caller's next accesses,
+    else 0 within it."""
+    return a >= 0 and dimension_of(a) in (OUTPUT, PATH)
+
+
+cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns) noexcept nogil:
+    """Record the time of a timed call: within it, and from its beginning to that of the next one. In the order of the
+    calls. Negative: it was not made in the variant."""
+    cdef uint64_t split = l.timed_from + LEAST_TIMED
+    cdef int m
+    cdef int64_t base, took
+    if inside_ns < 0:
+        pass
+    elif call < split:
+        l.base_ns[0], l.base_ns[1] = min(l.base_ns[0], inside_ns), min(l.base_ns[1], whole_ns)
+    else:
+        m = measure(l.tried)
+        base, took = l.base_ns[m], whole_ns if m else inside_ns
+        if 0 < base < took:
+            l.lost += CALL * (min(took, 8 * base) - base) // base
+        if call + LEAST_TIMED >= l.timed_to:
+            l.trial_ns[m] = min(l.trial_ns[m], took)
+    if call + 1 == l.timed_to:
+        conclude(l)
+
+
+cdef void conclude(learner_t *l) noexcept nogil:
+    """End a look."""
+    cdef int a = l.tried, m = measure(a)
+    cdef int64_t base = l.base_ns[m], trial = l.trial_ns[m]
+    cdef uint64_t length = l.timed_to - l.timed_from
+    cdef bint changed = has_changed(l)
+    l.is_looking = False
+    l.tried = -1
+    # So many calls after a long trial memory is again as the variant in use leaves it.
+    l.next_look = l.calls + max(l.lead, l.window if length > 2 * LEAST_TIMED else 0)
+    if l.base_ns[0] < INT64_MAX:
+        l.usual_ns = l.base_ns[0]
+    if changed:
+        start_over(l)
+    elif a < 0:
+        l.next_look = l.calls + IDLE
+    elif base == INT64_MAX or trial == INT64_MAX:
+        l.alternatives[a].due = l.calls + FIRST_PAUSE
+    else:
+        l.alternatives[a].ns, l.alternatives[in_use(l, a)].ns = trial, base
+        l.alternatives[a].ratio = CALL * min(trial, 8 * base) // max(base, <int64_t> 1)
+        judge(l, a, base, trial)
+
+
+cdef bint has_changed(learner_t *l) noexcept nogil:
+    """Whether calls as they are made now take another time than at the last look."""
+    cdef int64_t usual = l.usual_ns, base = l.base_ns[0]
+    return usual > 0 and base < INT64_MAX and (base > usual + usual // 3 or base < usual - usual // 4)
+
+
+cdef void start_over(learner_t *l) noexcept nogil:
+    """All that was learned may be wrong now."""
+    cdef int a
+    if l.calls - l.granted >= RELIEF:
+        l.granted = l.calls
+        l.lost = min(l.lost, CALL * <int64_t> (l.calls // SHARE))
+    for a in range(ALTERNATIVES):
+        l.alternatives[a].due = min(l.alternatives[a].due, l.calls)
+        l.alternatives[a].wait = 0
+        l.alternatives[a].ratio = 0
+
+
+cdef void judge(learner_t *l, int a, int64_t base, int64_t trial) noexcept nogil:
+    """Compare an alternative with the one in use."""
+    cdef bint is_probe = l.alternatives[a].state == UNKNOWN and l.window > PROBE
+    cdef uint32_t other
+    if trial > 2 * base:
+        rest(l, a, LONG_PAUSE, UNKNOWN)
+    elif is_probe:
+        l.alternatives[a].state = PROBED
+        l.alternatives[a].due = l.calls
+    elif trial < base - base // 8 or (l.alternatives[a].state == WON and trial < base - base // 32):
+        l.best = with_alternative(l.stay, a)
+        rest(l, in_use(l, a), FIRST_PAUSE, PROBED)
+        l.alternatives[a].state = PROBED
+        for other in range(ALTERNATIVES):
+            l.alternatives[other].ratio = 0
+    elif trial < base - base // 32:
+        l.alternatives[a].state = WON
+        l.alternatives[a].due = l.calls
+    else:
+        rest(l, a, FIRST_PAUSE, PROBED)
+
+
+cdef void rest(learner_t *l, uint32_t a, uint32_t pause, uint32_t state) noexcept nogil:
+    """Try a loser again, later than the last time."""
+    l.alternatives[a].wait = min(max(2 * l.alternatives[a].wait, pause), <uint32_t> LONGEST_PAUSE)
+    l.alternatives[a].due = l.calls + l.alternatives[a].wait
+    l.alternatives[a].state = state
+
+
+cdef bint is_sound(learner_t *l) noexcept nogil:
+    """Whether no field leads out of the struct; for learners in memory to which a peer may write."""
+    return -1 <= l.tried < <int> ALTERNATIVES and 0 < l.window <= LONGEST_TRIAL
+
+
+cdef dict tried_us(learner_t *l, int dimension, tuple names):
+    """By name of each value that exists: microseconds of a call when last timed; 0 before."""
+    return {name: l.alternatives[alternative(dimension, value)].ns / 1e3 for value, name in enumerate(names)
+            if l.offer >> alternative(dimension, value) & 1}
+
+
+cdef class Learner:
+    """A learner of one call, for code that makes its calls from Python: one rank decides, the others follow its words.
+
+    Parameters
+    ----------
+    nvalues : sequence of int
+        How many values each dimension has, at most four: at most five dimensions.
+    guess : sequence of int, optional
+        The values to begin with.
+    lead : int
+        Calls from the publication of a word until every rank is sure to have loaded it; no rank is farther ahead of the
+        one that decides.
+    window : int
+        Calls of a trial, of which the last four count.
+
+    Notes
+    -----
+    Before each call of the rank that decides, `look` gives the word to publish. Before each call of every rank, `begin`
+    gives its variant. `is_timed` tells the rank that decides whether to time the call just begun, for `note`.
+    """
+
+    cdef learner_t l
+
+    def __cinit__(self, nvalues, guess=(), uint32_t lead=0, uint32_t window=LEAST_TIMED):
+        cdef uint32_t offer = 0, variant = 0
+        for dimension, n in enumerate(nvalues):
+            offer |= values_of(dimension, n) if n > 1 else 0
+        for dimension, value in enumerate(guess):
+            variant = with_alternative(variant, alternative(dimension, value))
+        open_learner(&self.l, 1, variant, offer, lead, window)
+
+    def look(self):
+        """Before a call of the rank that decides: the word to publish, or 0."""
+        return look(&self.l)
+
+    def begin(self, uint64_t word):
+        """Count a call: the values of its variant, by dimension. ``word``: the last one found published."""
+        cdef uint32_t variant = begin(&self.l, word)
+        return tuple([value_of(variant, dimension) for dimension in range(5)])
+
+    @property
+    def is_timed(self):
+        """Whether the call that was begun last is to be timed."""
+        return is_timed(&self.l, self.l.calls - 1)
+
+    def note(self, int64_t inside_ns, int64_t whole_ns):
+        """Record the time of the call that was begun last: within it, and until the next one."""
+        note(&self.l, self.l.calls - 1, inside_ns, whole_ns)
