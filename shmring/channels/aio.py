@@ -36,7 +36,7 @@ async def next_of(end: Any) -> Any:
 
 
 async def get(source: Any) -> Any:
-    """The next item of a queue. While it is awaited a thread waits, which takes nothing: a cancellation loses nothing."""
+    """The next item of a queue. A thread waits for it, and takes nothing: a cancellation loses nothing."""
     while True:
         try:
             return source.get(False)

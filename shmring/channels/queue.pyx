@@ -300,7 +300,8 @@ cdef class Queue:
                 raise queue.Full(f"there are {self.count()} items in it, and maxsize={self.maxsize}")
 
     cdef object full_error(self, uint64_t nbytes):
-        cdef uint64_t used = load_relaxed_u64(&self.ring.tail) - load_acquire_u64(&self.ring.heads[0].head)
+        # Up to where this item began: pieces of it may be in the ring, or received.
+        cdef int64_t used = max(<int64_t>(self.q.began - load_acquire_u64(&self.ring.heads[0].head)), <int64_t>0)
         return queue.Full(f"no room for an item of {nbytes} bytes: {self.count()} items, which no process has got yet, "
                           f"take {used * WORD_NBYTES} of {self.ring.nslots * WORD_NBYTES} bytes. Start the consumers "
                           "first, or make the queue with a larger capacity_nbytes")

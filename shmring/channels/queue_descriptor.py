@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -37,10 +38,8 @@ class QueueDescriptor:
         """The queue was found empty: make it readable once there is an item."""
         if self._wanted.is_set():
             return
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
-        except BlockingIOError:
-            pass
         self._wanted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="shmring-queue", daemon=True)
