@@ -65,6 +65,8 @@ if os.environ.get("SHMRING_SITE_INVENTORIES") == "1":
 
 # Files beside docs/ that are pages, and those that are not.
 _PAGES = {"README.md": "site/index", "CONTRIBUTING.md": "site/contributing", "CHANGELOG.md": "site/changelog"}
+_REFERENCE = [f"site/api/{name}" for name in ("communicator", "channels", "launch", "errors", "ring", "capi")]
+_FILE_AS_TEXT = re.compile(r"\[(?:docs/)?[\w-]+\.md\]\((/?[\w./-]+\.md(?:#[\w-]+)?)\)")
 _LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 
 
@@ -88,8 +90,10 @@ def _read_source(app, docname: str, source: list[str]) -> None:
     for path, page in _PAGES.items():
         if docname == page != root_doc:
             source[0] = _page_of(path)
-            return
-    source[0] = _LINK.sub(_link, source[0])
+            break
+    else:
+        source[0] = _LINK.sub(_link, source[0])
+    source[0] = _FILE_AS_TEXT.sub(r"[](\1)", source[0])  # the page's title is the text of the link
 
 
 def _groups() -> dict[str, list[str]]:
@@ -103,11 +107,14 @@ def _groups() -> dict[str, list[str]]:
 
 
 def _add_navigation(app, docname: str, source: list[str]) -> None:
-    """Tables of contents of the landing page: the reference, and the groups of docs/index.md."""
-    if docname == root_doc:
-        for heading, pages in _groups().items():
-            lines = "\n".join(f"/{page}" for page in pages)
-            source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{lines}\n```\n"
+    """Tables of contents of the landing page: the groups of docs/index.md, the reference before the last."""
+    if docname != root_doc:
+        return
+    groups = _groups()
+    last = groups.popitem()
+    for heading, pages in [*groups.items(), ("Reference", _REFERENCE), last]:
+        lines = "\n".join(f"/{page}" for page in pages)
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{lines}\n```\n"
 
 
 def _as_text(app, env, node, contnode):

@@ -172,7 +172,7 @@ cdef class HalfPipe(Queue):
 
     def close(self):
         """Leave, after the descriptor was closed: wake processes that wait at the other end."""
-        if self.is_closed:
+        if self.is_closed or self.q == NULL:
             return
         self.is_closed = True
         before_wake()

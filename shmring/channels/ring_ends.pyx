@@ -277,7 +277,7 @@ cdef class RingSender(RingEnd):
         cdef uint64_t base = self.p.tail - self.p.capacity, until = base + least, wake_at = base + most
         cdef bint was_busy = self.is_busy          # in the middle of a streamed message
         cdef int outcome
-        if self.policy != WAITS:                   # after one message it will be overwritten
+        if self.policy != WAITS:                   # lossy: wait only for the end of a claim
             wake_at = position_of(self.ring, load_acquire_u64(&at.head))
             until = after_claim(wake_at)
         if number != self.number:

@@ -1,4 +1,4 @@
-"""Check that shmring works on this machine and in this container; takes some seconds, needs nothing but shmring.
+"""Check that shmring works on this machine and in this container, in a few seconds. Needs only shmring.
 
 The exit status is 1 if a check failed. `python -m shmring.selftest` is the same.
 """

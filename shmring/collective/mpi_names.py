@@ -57,12 +57,18 @@ class Hint:
         self._name, self._ours = name, ours
 
     def __get__(self, thing: object, owner: type) -> object:
+        if thing is None:
+            return self
         raise AttributeError(
-            f"{owner.__name__!r} has no attribute {self._name!r}, a name of mpi4py; here it is "
+            f"{owner.__name__!r} object has no attribute {self._name!r}, a name of mpi4py; here it is "
             f"{self._ours if self._ours.startswith('shmring.') else 'comm.' + self._ours} (docs/coming-from.md)",
             name=self._name,
             obj=thing,
         )
+
+    def __set__(self, thing: object, value: object) -> None:  # a data descriptor: `inspect` takes it for no method
+        text = f"{type(thing).__name__!r} object has no attribute {self._name!r}"
+        raise AttributeError(text, name=self._name, obj=thing)
 
 
 HINTS = {name: Hint(name, ours) for ours, names in _OURS.items() for name in names}

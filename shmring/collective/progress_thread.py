@@ -146,8 +146,8 @@ class ProgressThread:
     def leave_at_exit(self) -> None:
         """Abort pending work and end the thread: the exit of the interpreter cannot wait for work.
 
-        The interpreter stops daemon threads wherever they are, also while they have the turn. So this thread is to end
-        before. If a callback prevents that, at least nothing may take the turn any more.
+        At exit the interpreter freezes daemon threads wherever they are, possibly while one holds the turn, so this
+        thread must end first. If a callback prevents that, nothing may take the turn any more.
         """
         engine = self._engine()
         if self.is_inherited or engine is None:

@@ -1,4 +1,4 @@
-"""JAX over shmring: the collectives of JAX itself, and functions for programs that think in ranks.
+"""JAX over shmring: the collectives of JAX itself, and functions that call collectives by rank.
 
     import shmring.jax
     shmring.jax.initialize()      # before `import jax`: psum, shard_map, multihost_utils ... now run over shmring

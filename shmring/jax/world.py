@@ -57,9 +57,9 @@ class _World:
     def _leave_at_exit(self) -> None:
         """Close all communicators once this process exits and makes no more calls: then peers that wait raise.
 
-        At exit JAX waits for the other processes, which may wait in a group for this one. But work that was dispatched
-        and not waited for is still to be done, so nothing is closed before that is over. A thread: made now, since
-        later none can be.
+        At exit JAX waits for the other processes, which may wait in a group for this one. Dispatched work may
+        still be running, so communicators are closed once it has finished. A thread that is started now waits for that,
+        because none can be started during the interpreter's exit.
         """
         from shmring.jax._mpi import activity
 

@@ -46,7 +46,7 @@ static inline void ask_for_line(void *p) {
 #endif
 }
 
-/* Ask for the first of nbytes to be stored at p, before a loop that asks for the rest. */
+/* Prefetch the first lines of the destination; the copy loop prefetches the rest. */
 static inline void ask_for_first_lines(void *p, size_t nbytes) {
     size_t end = nbytes < SHMRING_AHEAD_NBYTES ? nbytes : SHMRING_AHEAD_NBYTES;
     for (size_t at = 0; at < end; at += 64) ask_for_line((char *)p + at);

@@ -49,7 +49,7 @@ SHMRING_KERNELS_OF(avx512)
 typedef const reduce_kernel (*kernel_table)[NDTYPES];
 typedef const carrier_t (*carrier_table)[NDTYPES];
 
-/* The built-ins ask the processor and whether the system saves the registers; "f16c" they know only of late. */
+/* The built-ins check the processor and the system. Older compilers do not know "f16c". */
 static int runs_baseline(void) { return 1; }
 #if defined(__x86_64__)
 static int runs_avx2(void) {

@@ -11,9 +11,9 @@
  * src[0] here, and the last one closes it. All parts together do to an element what one kernel does, in the same order.
  */
 
-/* A copy that is a loop: what memcpy makes of large copies on some processors (`rep movsb`) is several times slower
- * where both ends lie alike in their pages, and takes lines from the core that wrote them in a way that makes its next
- * writes dear (docs/maintainers/kernels.md). */
+/* A plain loop, not memcpy: for large copies memcpy uses `rep movsb` on some processors, which is several times slower
+ * where source and destination have the same offset in their pages, and leaves the lines so that the next stores of
+ * the core that wrote them are expensive (docs/maintainers/kernels.md). */
 void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     char *to = (char *)dst;
     const char *from = (const char *)src;
@@ -27,7 +27,7 @@ void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     memcpy(to, from, nbytes); /* less than four vectors */
 }
 
-/* The same, each line of the destination asked for ahead; none past its end, which may be another rank's to read. */
+/* As copy, with the destination's lines prefetched for writing; never beyond its end, where a rank may be reading. */
 void ISA(copy_ahead)(void *dst, const void *src, size_t nbytes) {
     char *to = (char *)dst;
     const char *from = (const char *)src;

@@ -1,4 +1,4 @@
-"""What `spawn` passes to its processes and gets back where functions and classes are defined in an interactive session.
+"""Arguments and results of `spawn` whose functions and classes are defined in an interactive session, pickled by value.
 
 A process that is started finds a function by its module. Those of a notebook, of the interpreter and of ``python -c``
 have none that it could import: cloudpickle, if it is installed, pickles them by value.

@@ -1,4 +1,4 @@
-"""What starting and ending processes needs from the kernel, and its limits of time; ranks are known elsewhere."""
+"""Start, signal and reap child processes, with time limits. Knows nothing about ranks."""
 
 from __future__ import annotations
 

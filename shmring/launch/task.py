@@ -1,4 +1,4 @@
-"""What `spawn` passes to each rank, through memory that the parent writes without waiting for the rank."""
+"""The pickled arguments of a spawned rank, in memory that the parent writes without waiting for the rank."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class _Rank(Rank):
             raise
 
     def stop(self, by_force: bool) -> None:
-        """Have the calls of its communicator raise, now and later; no effect while it waits for the other ranks."""
+        """Make all current and future calls of its communicator raise; no effect while it waits for the other ranks."""
         if self._comm is not None:
             with contextlib.suppress(BrokenError):
                 self._comm.abort(f"rank {self.number} was ended by spawn")

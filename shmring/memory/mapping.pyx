@@ -47,8 +47,8 @@ cdef extern from "<fcntl.h>" nogil:
 
 PAGE_NBYTES = sysconf(_SC_PAGESIZE)
 
-# Mapped by one entry of the second-lowest level of page tables; with larger base pages it is more, and `collapse` does
-# nothing. Such entries are possible only where address and file offset are equal modulo this.
+# Size of a huge page mapped by one PMD entry, with base pages of 4 KiB; with larger base pages it is larger, and
+# `collapse` does nothing. Such entries are possible only where address and file offset are equal modulo this.
 HUGE_PAGE_NBYTES = 2 << 20
 HUGE_NBYTES = HUGE_PAGE_NBYTES
 

@@ -139,7 +139,7 @@ cdef int fold(const operation_t *o, void *out, size_t count, const void **src, i
     cdef fold_t f
     cdef void *opened
     if o.carrier != NULL and before == NULL and total != 0 and total != n:
-        # Not the operands themselves, but sums of some: the kernel would take an average of these.
+        # These are partial sums: the kernel of `avg` would divide them again.
         opened = PyMem_Malloc(count * o.wide + 1)
         if opened == NULL:
             raise MemoryError

@@ -1,4 +1,4 @@
-"""Calls whose arguments agree with those of an earlier call: what was checked and found then holds again.
+"""A cache of checked calls: a call with the types and sizes of an earlier one skips the checks.
 
 The arrays may be others: element types and numbers of elements are compared, and how the memory overlaps is looked at.
 """

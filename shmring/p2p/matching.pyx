@@ -155,8 +155,8 @@ cdef class Matching:
         return 0
 
     cdef int put_back(self, Request r) except -1:
-        """Make a message that was received an unexpected one again: the call that received it raises. The caller still
-        holds the memory."""
+        """Undo a receive: put the message back among the unexpected ones, because the receiving call is about to raise.
+        The caller still holds the memory."""
         cdef Unexpected unexpected = unexpected_of(r.message)
         memcpy(unexpected.content, r.a.data, r.message.nbytes)
         unexpected.is_whole = True

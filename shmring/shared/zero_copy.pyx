@@ -35,7 +35,7 @@ cdef class Sharing:
     """A communicator's shared arrays, and the state of one agreement at a time.
 
     ``nzero_copy`` counts the collectives without staging. Broadcasts, gathers and scatters of fewer than
-    ``rooted_nbytes`` are always staged: a root that does not wait is worth more there than the bytes saved.
+    ``rooted_nbytes`` are always staged: the root then returns without waiting, which saves more than the copy costs.
 
     Parameters
     ----------

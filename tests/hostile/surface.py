@@ -14,6 +14,7 @@ from types import ModuleType
 
 import shmring
 import shmring.ring
+from shmring.collective.mpi_names import Hint
 
 GUESTS = (
     "shmring.torch",
@@ -119,7 +120,8 @@ def methods(cls: type) -> list[str]:
 
 def attributes(cls: type) -> list[str]:
     """Public attributes and properties of a class."""
-    return [name for name in dir(cls) if name[0] != "_" and not callable(getattr(cls, name))]
+    found = [name for name in dir(cls) if name[0] != "_" and not callable(getattr(cls, name))]
+    return [name for name in found if not isinstance(getattr(cls, name), Hint)]
 
 
 def protocols(cls: type) -> list[str]:

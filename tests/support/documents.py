@@ -11,8 +11,9 @@ An HTML comment right before a block, which a reader of the page does not see, h
 and a colon runs before the block, and that of a comment ``<!-- check: ... -->`` right after the block runs after it. A
 comment ``<!-- prints: ... -->`` there is what a program prints.
 
-A comment ``<!-- rows on 2 ranks: ... -->`` or ``<!-- rows here: ... -->`` stands before a table whose last two columns
-are code: in each row, after the code of the comment, the first of them runs, and the second is true then.
+A comment ``<!-- rows on 2 ranks: ... -->`` or ``<!-- rows here: ... -->`` stands before a table whose last column
+begins with code and ends with a comment. In each row, after the code of the comment above the table, the code of the
+column runs, and the row's comment is true then.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ BLOCK = re.compile(
 TABLE = re.compile(
     r"^<!-- rows (?P<how>[^:\n]*):\n(?P<setup>.*?)^-->\n(?P<rows>(?:^\|[^\n]*\n)+)", re.DOTALL | re.MULTILINE
 )
-CELL = re.compile(r"`([^`]+)`[^`|]*\|$")
+ROW = re.compile(r"\| `(?P<code>[^`]+)`[^|]*? <!-- (?P<true_then>.+?) --> \|$")
 
 
 class Row(NamedTuple):
-    """One row of a table whose last two columns are code."""
+    """One row of a table whose last column is code."""
 
     line: int
     code: str
@@ -121,17 +122,15 @@ def tables() -> list[Table]:
         for match in TABLE.finditer(text):
             first = text.count("\n", 0, match.start("rows")) + 1
             lines = list(enumerate(match["rows"].splitlines(), first))[2:]  # without the head
-            rows = tuple(Row(number, *_last_two(line)) for number, line in lines)
+            rows = tuple(_row(number, line) for number, line in lines)
             found.append(Table(path.name, match["how"], match["setup"], rows))
     return found
 
 
-def _last_two(line: str) -> tuple[str, str]:
-    then = CELL.search(line)
-    assert then, line
-    code = CELL.search(line[: then.start()].rstrip())
-    assert code, line
-    return code[1], then[1]
+def _row(number: int, line: str) -> Row:
+    found = ROW.search(line)
+    assert found, line
+    return Row(number, found["code"], found["true_then"])
 
 
 def check_rows(table: Table, **names: object) -> None:

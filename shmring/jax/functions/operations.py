@@ -1,6 +1,6 @@
 """The table of operations, and the primitives of JAX that are made from it.
 
-A row has all that distinguishes an operation: the shape of its result, and its transpose. Abstract evaluation,
+Each row defines an operation: the shape of its result, and its transpose. Abstract evaluation,
 lowering, batching, jvp and transpose are written once, for all rows.
 
 An operation moves whole elements between ranks, or combines them one by one, and leaves the order within an array as it

@@ -120,17 +120,21 @@ def test_every_example_is_run_here_or_with_its_framework():
         "persistent_plan.py",
         "ping_pong.py",
         "pipeline.py",
+        "pool_over_arrays.py",
         "several_machines.py",
         "shrink_and_go_on.py",
         "shared_arrays.py",
         "spawn_sum.py",
+        "torch_data_loader.py",
         "variable_counts.py",
+        "vector_env.py",
     }
 
 
-def test_the_example_in_the_readme_is_short():
-    (block,) = [block for block in blocks("python") if block.page == "README.md"]
-    assert len([line for line in block.code.splitlines() if line.strip()]) <= 20
+def test_the_examples_in_the_readme_are_short():
+    for block in blocks("python"):
+        if block.page == "README.md":
+            assert len([line for line in block.code.splitlines() if line.strip()]) <= 10
 
 
 def test_the_readme_names_the_two_commands():
