@@ -69,7 +69,8 @@ typedef struct {
 /* What a waiter has learned from its waits: how often its spin budget is halved. Only the waiter uses it; zero at first.
  *
  * A wait that outlasts the budget halves it, a shorter one doubles it twice; so it stays near the full one as long as a
- * third of the waits are short. After MOST_HALVINGS the waiter sleeps at once, but for a trial now and then. */
+ * third of the waits are short. After MOST_HALVINGS the waiter sleeps at once, by its longest ticks, but for a trial now
+ * and then. */
 typedef struct {
     uint32_t halvings;
     uint32_t untried; /* waits since the last trial */
@@ -168,6 +169,8 @@ static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
     p->began_ns = now;
     p->spin_until_ns = now + spin_budget(s);
     p->check_at_ns = now + LONGEST_SPIN_NS;
+    /* A waiter whose waits are long is not woken by several short ticks in each of them. */
+    if (s->spin && s->spin->halvings == MOST_HALVINGS && p->tick_ns < s->tick_ns) p->tick_ns = s->tick_ns;
     if (p->timeout_ns < 0) return;
     if (p->deadline_ns == 0) p->deadline_ns = p->timeout_ns < INT64_MAX - now ? now + p->timeout_ns : INT64_MAX;
     if (p->deadline_ns < p->spin_until_ns) p->spin_until_ns = p->deadline_ns;

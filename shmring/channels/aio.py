@@ -7,8 +7,12 @@ import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from shmring.errors import EndOfStreamError
+
 if TYPE_CHECKING:
     import asyncio
+
+_TICK_S = 0.05  # of the threads that wait at a queue
 
 # Ends for which a task waits, by their id.
 _awaited: set[int] = set()
@@ -21,6 +25,42 @@ async def when_ready(end: Any, call: Callable[[int], Any]) -> Any:
             return call(0)
         except queue.Empty:
             await readable(end)
+
+
+async def next_of(end: Any) -> Any:
+    """The next message of an asynchronous iteration over a receiver."""
+    try:
+        return await when_ready(end, end.recv)
+    except EndOfStreamError:
+        raise StopAsyncIteration from None
+
+
+async def get(source: Any) -> Any:
+    """The next item of a queue. A thread waits for it, and takes nothing: a cancellation loses nothing."""
+    while True:
+        try:
+            return source.get(False)
+        except queue.Empty:
+            await _in_thread(source.poll, _TICK_S)
+
+
+async def put(target: Any, item: Any) -> None:
+    """Put an item into a queue, in a thread if there is no room at once. Each attempt may take longer: a long item goes
+    in pieces."""
+    patience_s = 0.0
+    while True:
+        try:
+            if patience_s:
+                return await _in_thread(target.put, item, True, patience_s)
+            return target.put(item, target.qsize() == 0, _TICK_S)
+        except queue.Full:
+            patience_s = 2 * patience_s or _TICK_S
+
+
+async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:
+    import asyncio
+
+    return await asyncio.get_running_loop().run_in_executor(None, call, *args)
 
 
 async def readable(end: Any) -> None:

@@ -19,7 +19,7 @@ from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
 from shmring.sync.backoff cimport deadline_of, left_until
 from shmring.sync.group cimport READY
 
-from shmring.channels.aio import when_ready
+from shmring.channels.aio import next_of, when_ready
 from shmring.channels.multi_ring import RingSet
 from shmring.channels.receiver import Receiver
 from shmring.channels.record_receiver import RecordReceiver
@@ -327,6 +327,12 @@ cdef class FanInReceiver:
             return self.recv()
         except EndOfStreamError:
             raise StopIteration from None
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        return next_of(self)
 
     # ---- state ----
 

@@ -27,6 +27,7 @@ cdef class Queue:
     cdef Receiver receiver
     cdef bint is_closed
     cdef uint64_t maxsize
+    cdef object readiness                  # channels/queue_descriptor.py; None until `fileno` is called
     cdef uint64_t sending_thread      # of this process, that holds the lock; 0: none
     cdef uint64_t receiving_thread
 
@@ -49,3 +50,5 @@ cdef class Queue:
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1
     cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns)
     cdef uint64_t count(self) except? 0
+    cdef object full_error(self, uint64_t nbytes)
+    cdef int arm(self) except -1

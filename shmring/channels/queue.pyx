@@ -25,8 +25,10 @@ from shmring.channels.message_codec cimport encode, encode_pickled, message_t, p
 from shmring.channels.receiver cimport take_bytes
 from shmring.channels.sender cimport put_bytes
 from shmring.ring.blocking cimport LATE
+from shmring.ring.framing cimport WORD_NBYTES
 from shmring.sync.backoff cimport deadline_of, left_until
 
+from shmring.channels import aio
 from shmring.channels.queue_memory import create_queue
 from shmring.channels.receiver import PickledContent
 from shmring.errors import ClosedError
@@ -244,7 +246,7 @@ cdef class Queue:
             timeout_ns = 0                         # a handler in the middle of get(): no consumer can make room
         deadline_ns = deadline_of(timeout_ns)
         if not self.lock(&self.q.sending, &self.sending_thread, timeout_ns or GLANCE_NS):
-            raise queue.Full
+            raise queue.Full("another producer was putting an item all the time")
         try:
             self.have_sender()
             self.await_place(timeout_ns, deadline_ns)
@@ -271,6 +273,7 @@ cdef class Queue:
     cdef int send_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1:
         cdef message_t m
         cdef int64_t left
+        cdef uint64_t nbytes
         if PyBytes_CheckExact(content) and put_bytes(self.sender, content):
             return 0
         _keeper = encode_pickled(content, &m) if isinstance(content, Dumped) else encode(content, &m)
@@ -279,8 +282,9 @@ cdef class Queue:
                              f"{self.sender.longest} bytes, half of the capacity, can")
         left = left_until(deadline_ns, timeout_ns)
         # A timeout that is over is not passed on as 0, with which no message is streamed.
+        nbytes = m.load.nbytes
         if self.sender.send_message(&m, max(left, <int64_t>1) if timeout_ns > 0 else left) == LATE:
-            raise queue.Full
+            raise self.full_error(nbytes)
         return 0
 
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1:
@@ -293,7 +297,14 @@ cdef class Queue:
             if self.sender.wait_for(&self.ring.heads[0].received.messages, received + 1,
                                     load_relaxed_u64(&self.ring.heads[0].head),
                                     left_until(deadline_ns, timeout_ns)) == LATE:
-                raise queue.Full
+                raise queue.Full(f"there are {self.count()} items in it, and maxsize={self.maxsize}")
+
+    cdef object full_error(self, uint64_t nbytes):
+        # Up to where this item began: pieces of it may be in the ring, or received.
+        cdef int64_t used = max(<int64_t>(self.q.began - load_acquire_u64(&self.ring.heads[0].head)), <int64_t>0)
+        return queue.Full(f"no room for an item of {nbytes} bytes: {self.count()} items, which no process has got yet, "
+                          f"take {used * WORD_NBYTES} of {self.ring.nslots * WORD_NBYTES} bytes. Start the consumers "
+                          "first, or make the queue with a larger capacity_nbytes")
 
     def put_nowait(self, obj):
         """Put an item if there is room now. Raises as `put`.
@@ -348,6 +359,7 @@ cdef class Queue:
                 raise queue.Empty
         deadline_ns = deadline_of(timeout_ns)
         if not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns or (GLANCE_NS if self.count() else 0)):
+            self.arm()
             raise queue.Empty
         try:
             self.have_receiver()
@@ -355,6 +367,9 @@ cdef class Queue:
             item = self.next_item(timeout_ns, deadline_ns)
             fault_point("got")
             self.clear_signal()
+        except queue.Empty:
+            self.arm()
+            raise
         finally:
             self.unlock(&self.q.receiving, &self.receiving_thread)
         return item
@@ -399,6 +414,92 @@ cdef class Queue:
             As of `get`.
         """
         return self.get(False)
+
+    # ---- waiting without getting ----
+
+    def poll(self, timeout=0):
+        """Whether there is an item; a moment later another process may have got it.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for one; None for ever.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        ClosedError
+            The queue was closed here; a ``ValueError``.
+        """
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
+        cdef uint64_t head
+        cdef bint is_there = self.count() > 0
+        if self.is_closed:
+            raise ClosedError("this queue is closed")
+        if is_there or timeout_ns == 0 or not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns):
+            if not is_there:
+                self.arm()
+            return is_there
+        try:
+            self.have_receiver()
+            head = load_relaxed_u64(&self.ring.heads[0].head)
+            return (self.receiver.target is not None or self.receiver.kept is not None
+                    or self.receiver.wait_for(&self.ring.tail, head + 1, head + 1,
+                                              left_until(deadline_ns, timeout_ns)) != LATE)
+        finally:
+            self.unlock(&self.q.receiving, &self.receiving_thread)
+
+    def get_async(self):
+        """Await the next item, in an event loop of asyncio.
+
+        Returns
+        -------
+        coroutine
+            Of what `get` returns; raises as it does. Cancelled, it has got nothing.
+        """
+        return aio.get(self)
+
+    def put_async(self, obj):
+        """Await room for an item, and put it, in an event loop of asyncio.
+
+        Parameters
+        ----------
+        obj : object
+            As in `put`; it must not be changed before it was put.
+
+        Returns
+        -------
+        coroutine
+            Raises as `put` does. Cancelled while there was no room, it may still put the item a moment later.
+        """
+        return aio.put(self, obj)
+
+    def fileno(self):
+        """A descriptor for ``select``, ``poll``, ``epoll`` and event loops: readable when there may be an item.
+
+        Returns
+        -------
+        int
+            An eventfd. It stays readable until a call that does not wait (`get_nowait`, ``poll(0)``) finds nothing. It
+            closes with this object.
+
+        Notes
+        -----
+        From the first such call on, a thread of this process waits in the queue until there is an item.
+        """
+        self.require_made()
+        if self.readiness is None:
+            from shmring.channels.queue_descriptor import QueueDescriptor
+            self.readiness = QueueDescriptor(self)
+        return self.readiness.fd
+
+    cdef int arm(self) except -1:
+        if self.readiness is not None and not self.is_closed:
+            self.readiness.arm()
+        return 0
 
     # ---- state ----
 
@@ -465,6 +566,7 @@ def _after_fork():
     cdef Queue inherited
     for inherited in list(queues):
         inherited.make_ends()
+        inherited.readiness = None        # its thread is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -28,6 +28,7 @@ from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_
 from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
 
+from shmring.channels.aio import next_of
 from shmring.channels.format import POLICIES
 from shmring.channels.memory import ChannelMemory
 from shmring.errors import DisconnectedError, EndOfStreamError, PeerLostError, SegmentError
@@ -293,8 +294,11 @@ cdef class RingSender(RingEnd):
 
     cdef object full(self):
         """The error that there is no room in time."""
+        cdef uint64_t used
         if not self.is_broadcast:
-            return queue.Full()
+            used = self.p.tail - position_of(self.ring, load_acquire_u64(&self.ring.heads[0].head))
+            return queue.Full(f"no room in time: {used * self.p.slot_nbytes} of {self.p.capacity * self.p.slot_nbytes} "
+                              f"bytes of {self.title()} are taken by what was not received yet")
         pid = self.watch.other.liveness.pid
         return queue.Full(f"no room for this message: receiver {self.number} (process {pid}) has not taken earlier "
                           "ones")
@@ -475,6 +479,12 @@ cdef class RingReceiver(RingEnd):
             return self.recv()
         except EndOfStreamError:
             raise StopIteration from None
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        return next_of(self)
 
     # ---- state ----
 

@@ -5,8 +5,8 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from shmring._c.layout cimport shmring_abort, shmring_liveness, shmring_outbox
-from shmring.sync.backoff cimport (FIRST_TICK_NS, FRESH, MOST_HALVINGS, SLEEPS, SPINS, WAITS_PER_TRIAL, be_patient,
-                                   learn_spin, now_ns, patience_t, sem_init, sleeper_t, spin_budget, spin_t)
+from shmring.sync.backoff cimport (FIRST_TICK_NS, FRESH, MOST_HALVINGS, SLEEPS, SPINS, WAITS_PER_TRIAL, back_off,
+                                   be_patient, learn_spin, now_ns, patience_t, sem_init, sleeper_t, spin_budget, spin_t)
 from shmring.sync.group cimport PUBLISHED, UNREADY, group_t
 from shmring.sync.liveness cimport drop_liveness, hold_liveness
 from shmring.sync.wait cimport wait_until
@@ -73,3 +73,11 @@ cdef class Waiter:
         patience.began_ns = now_ns() - lasts_ns
         learn_spin(&self.sleeper, &patience, has_come)
         return budget
+
+    def first_tick(self, int64_t longest_ns):
+        """How long the first sleep of its next wait is at most."""
+        cdef patience_t patience
+        self.sleeper.tick_ns = longest_ns
+        be_patient(&patience, -1)
+        back_off(&patience, &self.sleeper)
+        return patience.tick_ns

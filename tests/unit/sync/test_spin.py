@@ -31,6 +31,14 @@ def test_a_waiter_that_sleeps_at_once_tries_to_spin_now_and_then(sleepy):
     assert budgets == 2 * ([0] * (hooks.TRIAL - 1) + [BUDGET_NS])
 
 
+def test_a_waiter_that_sleeps_at_once_begins_with_its_longest_tick(waiter):
+    ticks = []
+    for _ in range(hooks.HALVINGS + 1):
+        ticks.append(waiter.first_tick(20_000_000))
+        waiter.wait(LONG_NS)
+    assert ticks == [hooks.FIRST_TICK] * hooks.HALVINGS + [20_000_000]
+
+
 def test_short_waits_give_the_budget_back_also_those_in_which_it_slept(sleepy):
     budgets = [sleepy.wait(BUDGET_NS + SHORT_NS) for _ in range(hooks.HALVINGS)]
     assert budgets[:2] == [0, BUDGET_NS >> hooks.HALVINGS - 2]

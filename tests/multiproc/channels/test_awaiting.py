@@ -1,0 +1,181 @@
+"""Queues that are awaited without being got from, receivers in event loops, and what a full queue reports."""
+
+import asyncio
+import multiprocessing.connection
+import queue
+import threading
+
+import numpy as np
+import pytest
+from support.children import in_child, status_of
+from support.harness import eventually
+
+import shmring
+from shmring import ClosedError
+from shmring.ring.inspect import look
+
+pytestmark = pytest.mark.leaks  # the thread of a queue's descriptor ends a moment after the queue
+
+
+def fan_in():
+    (sender,), receiver = shmring.fan_in(1)
+    return sender.send, receiver
+
+
+def broadcast():
+    sender, (receiver,) = shmring.broadcast_channel(1)
+    return sender.send, receiver
+
+
+def channel():
+    sender, receiver = shmring.channel()
+    return sender.send, receiver
+
+
+def shared_queue():
+    one = shmring.Queue()
+    return one.put, one
+
+
+def test_multiprocessing_waits_for_ends_too():
+    send, end = channel()
+    _other, idle = shared_queue()
+    end.fileno()  # readable at first, until a call finds nothing
+    idle.fileno()
+    assert not end.poll()
+    assert not idle.poll()
+    send(b"x")
+    assert multiprocessing.connection.wait([end, idle]) == [end]
+
+
+# ---- queues ----
+
+
+def test_a_queue_is_polled():
+    one = shmring.Queue()
+    assert not one.poll()
+    assert not one.poll(0.01)
+    thread = threading.Thread(target=lambda: (eventually(lambda: is_awaited(one)), one.put(1)))
+    thread.start()
+    assert one.poll(None)
+    thread.join()
+    assert one.poll()
+    assert one.get() == 1
+    one.close()
+    with pytest.raises(ClosedError):
+        one.poll()
+
+
+def is_awaited(one):
+    memory = one.__reduce__()[1][1]
+    return look(memoryview(memory.mapping)[memory.ring_offset :]).consumer.asleep
+
+
+def test_the_descriptor_of_a_queue_is_readable_when_there_is_an_item():
+    one = shmring.Queue()
+    descriptor = one.fileno()
+    assert one.fileno() == descriptor
+    for item in range(3):
+        with pytest.raises(queue.Empty):
+            one.get_nowait()
+        assert multiprocessing.connection.wait([descriptor], 0) == []
+        one.put(item)
+        assert multiprocessing.connection.wait([descriptor]) == [descriptor]
+        assert one.get_nowait() == item
+
+
+def test_a_forked_child_has_a_descriptor_of_its_own():
+    one = shmring.Queue()
+    one.fileno()
+    assert not one.poll()  # the thread waits now
+
+    def child():
+        while not one.poll():
+            assert multiprocessing.connection.wait([one]) == [one]
+        assert one.get() == "for the child"
+
+    pid = in_child(child)
+    one.put("for the child")
+    assert status_of(pid) == 0
+
+
+def test_items_are_awaited_in_an_event_loop():
+    one, back = shmring.Queue(), shmring.Queue(1)
+
+    async def echo():
+        for _ in range(20):
+            await back.put_async(await one.get_async())
+
+    async def main():
+        task = asyncio.ensure_future(echo())
+        for i in range(20):
+            await asyncio.sleep(0)
+            await one.put_async(np.full(3, i))
+            assert (await back.get_async() == i).all()
+        await task
+
+    asyncio.run(main())
+
+
+def test_a_long_item_is_put_in_an_event_loop():
+    one = shmring.Queue(capacity_nbytes=1 << 12)
+
+    async def main():
+        content = bytes(range(256)) * 400
+        _, got = await asyncio.gather(one.put_async(content), one.get_async())
+        assert got == content
+
+    asyncio.run(main())
+
+
+def test_a_get_that_is_cancelled_takes_nothing():
+    one = shmring.Queue()
+
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(one.get_async(), 0.01)
+
+    asyncio.run(main())
+    one.put("kept")
+    assert one.get(timeout=30) == "kept"
+
+
+@pytest.mark.parametrize("make", [channel, fan_in, broadcast])
+def test_messages_are_iterated_over_in_an_event_loop(make):
+    send, receiver = make()
+
+    async def main():
+        got = []
+        send(b"0")
+        send(b"1")
+        async for message in receiver:
+            got.append(message)
+            if len(got) == 2:
+                send.__self__.close()
+        return got
+
+    assert asyncio.run(main()) == [b"0", b"1"]
+
+
+# ---- errors that say what there is no room for ----
+
+
+def test_a_full_queue_says_how_many_bytes_it_has_and_what_the_item_needs():
+    one = shmring.Queue(capacity_nbytes=1 << 12)
+    one.put(bytes(2000))
+    with pytest.raises(queue.Full, match=r"item of 2040 bytes: 1 items.* take 20\d\d of 4096 bytes.*capacity_nbytes"):
+        one.put(bytes(2040), timeout=0.01)
+
+
+def test_a_queue_with_as_many_items_as_allowed_says_so():
+    one = shmring.Queue(1)
+    one.put(0)
+    with pytest.raises(queue.Full, match=r"there are 1 items.*maxsize=1"):
+        one.put_nowait(1)
+
+
+def test_a_full_channel_says_how_full_it_is():
+    sender, _receiver = shmring.channel(1 << 10)
+    with pytest.raises(queue.Full, match=rf"\d\d\d of {sender.capacity_nbytes} bytes"):
+        while True:
+            sender.send(bytes(500), 0)
