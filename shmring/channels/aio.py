@@ -7,7 +7,7 @@ import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shmring.errors import EndOfStreamError
+from shmring.errors import ClosedError, EndOfStreamError
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,16 +45,22 @@ async def get(source: Any) -> Any:
 
 
 async def put(target: Any, item: Any) -> None:
-    """Put an item into a queue, in a thread if there is no room at once. Each attempt may take longer: a long item goes
-    in pieces."""
-    patience_s = 0.0
+    """Put an item into a queue, in a thread if that must wait. Each attempt may take longer: a long item goes in
+    pieces."""
+    try:
+        return target.put(item, False)
+    except queue.Full:
+        pass
+    except ClosedError:
+        raise
+    except ValueError:
+        pass  # longer than half of the capacity: only a call that may wait puts it
+    patience_s = _TICK_S
     while True:
         try:
-            if patience_s:
-                return await _in_thread(target.put, item, True, patience_s)
-            return target.put(item, target.qsize() == 0, _TICK_S)
+            return await _in_thread(target.put, item, True, patience_s)
         except queue.Full:
-            patience_s = 2 * patience_s or _TICK_S
+            patience_s *= 2
 
 
 async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:

@@ -10,7 +10,10 @@ FINISHED = ("new", "closed", "aborted")
 UNFINISHED = ("half-made", "not initialized", "refused")
 SUBCLASS = "class Forgetful({0}):\n    def __init__(self, *_args, **_kwargs): self.note = 1"
 # What to close so that objects without a `close` find theirs gone.
-HOLDERS = {"lease": "record_sender", "work": "comm", "request": "comm", "plan": "comm", "message": "comm"}
+HOLDERS = {
+    "lease": "record_sender",
+    **dict.fromkeys(("work", "request", "plan", "message", "grid"), "comm"),
+}
 
 
 def attack(script, case):

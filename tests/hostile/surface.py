@@ -36,6 +36,8 @@ HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, not in C
 # Operators and protocols as expressions, `{0}` being the object: special methods are called through these.
 PROTOCOLS = {
     "__array__": "np.array({0})",
+    "__aiter__": "aiter({0})",
+    "__anext__": "asyncio.run(awaiting(anext({0}, None)))",
     "__await__": "asyncio.run(awaiting({0}))",
     "__buffer__": "bytes(memoryview({0}))",
     "__call__": "{0}()",

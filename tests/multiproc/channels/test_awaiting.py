@@ -128,6 +128,27 @@ def test_a_long_item_is_put_in_an_event_loop():
     asyncio.run(main())
 
 
+def test_a_long_item_is_put_behind_another_one():
+    one = shmring.Queue(capacity_nbytes=1 << 12)
+    one.put("first")
+
+    async def main():
+        content = bytes(range(256)) * 400
+        putting = asyncio.ensure_future(one.put_async(content))
+        assert await one.get_async() == "first"
+        assert await one.get_async() == content
+        await putting
+
+    asyncio.run(main())
+
+
+def test_a_put_into_a_closed_queue_raises_in_an_event_loop():
+    one = shmring.Queue()
+    one.close()
+    with pytest.raises(shmring.ClosedError):
+        asyncio.run(one.put_async(1))
+
+
 def test_a_get_that_is_cancelled_takes_nothing():
     one = shmring.Queue()
 
