@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STORED, CHART, README = ROOT / "docs/pictures/figures.json", ROOT / "docs/pictures/figures.svg", ROOT / "README.md"
 BEGIN, END = "<!-- figures, by tools/readme_chart.py -->\n", "<!-- end of figures -->\n"
 
-_WIDTH, _TASK, _BAR, _LEFT, _FULL = 480, 74, 17, 132, 250  # narrow: at the width of a phone it is hardly scaled
+_WIDTH, _TASK, _BAR, _LEFT, _FULL = 500, 74, 17, 152, 250  # narrow: at the width of a phone it is hardly scaled
 _STYLE = """<style>
 text { font: 16px system-ui, sans-serif; fill: #24292f } .task { font-weight: 600 } .faint { fill: #57606a }
 .ours { fill: #1a7f37 } .theirs { fill: #afb8c1 }
