@@ -18,6 +18,7 @@ _MODULES = {
     "all_reduce_": "torch.tensor_calls",
     "bf16_hook": "torch.hooks",
     "communicator": "launch.named",
+    "error_of": "torch.errors",
     "monitored_barrier": "torch.barrier",
     "set_communicator": "launch.named",
     "share_gradients": "torch.shared_storage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from torch.distributed import DistBackendError
@@ -9,6 +10,9 @@ from torch.distributed import DistBackendError
 from shmring.errors import CollectiveTimeoutError, MessageTimeoutError, ShmringError
 
 TIMEOUTS = (CollectiveTimeoutError, MessageTimeoutError)
+
+# The last errors, without their tracebacks, which would keep the arrays of frames alive.
+_raised: deque[Exception] = deque(maxlen=32)
 
 
 def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
@@ -22,9 +26,43 @@ def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
     if isinstance(error, TIMEOUTS):
         after = "" if timeout_s is None else f" after {timeout_s * 1000:.0f} ms"
         message = f"shmring: Timed out{after or ' '}: {message}"
-    new = _both(type(error))(message, *rest)
+    kind = _both(type(error))
+    new = kind(message, *rest)
     new.__cause__ = error
+    _raised.append(kind(message, *rest))
     return new
+
+
+def error_of(exception: BaseException) -> ShmringError | None:
+    """The error of shmring behind an exception of torch's.
+
+    An error in the call of a bucket of DistributedDataParallel, in a hook or in a future passes through torch's C++, of
+    which a ``RuntimeError`` with the text comes out: its class, its attributes and its cause are lost.
+
+    Parameters
+    ----------
+    exception : BaseException
+        As caught.
+
+    Returns
+    -------
+    ShmringError or None
+        ``exception`` itself, one that it was raised from, or the last error of this process whose text it has; with the
+        attributes of its class, such as ``rank`` of `shmring.PeerLostError`. None if there is none.
+
+    Notes
+    -----
+    Local; does not block. The texts of the last 32 errors are kept.
+    """
+    link: BaseException | None = exception
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        if isinstance(link, ShmringError):
+            return link
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    text = str(exception)
+    return next((one for one in reversed(_raised) if isinstance(one, ShmringError) and str(one) in text), None)
 
 
 _BOTH: dict[type, type] = {}

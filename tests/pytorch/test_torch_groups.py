@@ -110,3 +110,27 @@ def test_registering_loads_nothing_and_torch_alone_suffices():
         "assert not any(name.partition('.')[0] == 'shmring' for name in sys.modules), 'loaded'"
     )
     run_python("-c", check)
+
+
+def killed_under_ddp(rank, hook):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    if hook:
+        model.register_comm_hook(None, shmring.torch.bf16_hook)
+    model(torch.ones(4, 64)).sum().backward()
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    with pytest.raises(RuntimeError) as caught:
+        for _ in range(100_000):
+            model(torch.ones(4, 64)).sum().backward()
+    found = shmring.torch.error_of(caught.value)
+    assert isinstance(found, shmring.PeerLostError)
+    assert found.rank == 1
+    assert shmring.torch.error_of(RuntimeError("of another library")) is None
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_the_error_behind_one_of_ddp_has_its_class_and_rank(hook):
+    outcomes = start_group(3, killed_under_ddp, hook).outcomes()
+    assert outcomes[1].signal == 9
+    assert outcomes[0].ok, outcomes[0]
+    assert outcomes[2].ok, outcomes[2]
