@@ -137,7 +137,7 @@ def all_reduce(arena):
 
     for nbytes in arena.args.sizes:
         nothing = torch.zeros(nbytes // 4)
-        calls = {NO_OP: lambda x=nothing: dist.all_reduce(x, group=arena.no_op)}
+        calls = {}
         for name, reduce in arena.reducers().items():
             x = torch.zeros(nbytes // 4)
             x[0] = arena.comm.rank + 1
@@ -146,6 +146,7 @@ def all_reduce(arena):
             x.zero_()
             calls[name] = lambda reduce=reduce, x=x: reduce(x)
         calls[PLAN] = arena.comm.plan("all_reduce", torch.zeros(nbytes // 4))
+        calls[NO_OP] = lambda x=nothing: dist.all_reduce(x, group=arena.no_op)
         arena.row(f"all_reduce {nbytes} B", calls)
 
 
