@@ -234,7 +234,7 @@ cdef char *ring_in(const Py_buffer *memory, size_t *nbytes) noexcept nogil:
     return base
 
 
-def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=False, uint64_t nheads=1):
+def format_ring(buffer, nslots, slot_nbytes, *, start=0, bint drops=False, nheads=1):
     """Make an empty ring in a buffer, before any process attaches to it.
 
     Parameters
@@ -265,7 +265,9 @@ def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=Fal
     cdef size_t nbytes
     if not 1 <= nheads <= SHMRING_RING_MOST_HEADS:
         raise ValueError(f"nheads={nheads}: must be from 1 to {SHMRING_RING_MOST_HEADS}")
-    needed = ring_nbytes(nslots, slot_nbytes) - SHMRING_FALSE_SHARING + (int(nheads) - 1) * HEAD_NBYTES
+    if not 0 <= start < 1 << 64:
+        raise ValueError(f"start={start}: must be a number of 64 bits")
+    needed = ring_nbytes(nslots, slot_nbytes) - SHMRING_FALSE_SHARING + (nheads - 1) * HEAD_NBYTES
     PyObject_GetBuffer(buffer, &memory, PyBUF_WRITABLE)
     try:
         base = ring_in(&memory, &nbytes)

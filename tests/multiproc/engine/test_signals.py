@@ -226,7 +226,7 @@ def test_a_program_ends_in_every_state_and_its_peers_notice(tmp_path, end):
     assert kind in output, (output, errors, more)
     assert text in output
     assert more == ""
-    assert running[0].returncode == (end == "uncaught exception")
+    assert running[0].returncode == (end == "uncaught exception"), errors
     assert "Fatal" not in errors
     if end != "uncaught exception":
         assert "Traceback" not in errors or end.startswith("daemon")     # a thread's own, printed as it ends

@@ -542,7 +542,7 @@ def test_the_process_that_has_the_lock_of_a_queue_is_shown(how):
     queue.close()
 
 
-def measure_and_learn(comm, until):
+def measure(comm, until):
     x = np.ones(1 << 18)
     for _ in range(200):
         comm.all_reduce(x)
@@ -553,16 +553,14 @@ def measure_and_learn(comm, until):
     return stats["barrier_us"], stats["processors"]
 
 
-def test_the_page_shows_near_or_far_and_what_was_learned(end):
-    gang = start_ranks(2, measure_and_learn, str(end))
+def test_the_page_shows_near_or_far(end):
+    gang = start_ranks(2, measure, str(end))
     gang.wait_for("ready")
     found = Watcher().look()
     (group,) = groups_of(gang, found)
     drawn = text(page(found))
     end.touch()
     measured = gang.results()
-    assert all(both > 0 for one in group["ranks"] for both in one["stores"].values())
-    assert "learned: rank" in drawn
     if measured[0][1] < 2:  # ranks that take turns on one processor are neither near nor far
         assert group["barrier_us"] is None
         return

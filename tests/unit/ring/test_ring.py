@@ -525,6 +525,12 @@ def test_impossible_geometry_is_refused(nslots, slot_nbytes):
         format_ring(bytearray(100000), nslots, slot_nbytes)
 
 
+@pytest.mark.parametrize(("name", "value"), [("nheads", 0), ("nheads", 2**200), ("start", -1), ("start", 1 << 64)])
+def test_numbers_that_a_header_cannot_hold_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        format_ring(bytearray(4096), 2, 8, **{name: value})
+
+
 def test_a_buffer_of_ring_nbytes_is_enough_wherever_it_lies():
     backing = bytearray(ring_nbytes(4, 8) + 128)
     for offset in range(0, 128, 8):
