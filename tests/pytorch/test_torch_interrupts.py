@@ -48,7 +48,7 @@ class Group:
             pass
 
     def call(self):
-        arguments = Arguments("nothing", print, (), None, None, None, None)
+        arguments = Arguments("nothing", print, (), None, None, None, None, None)
         NodesCall(self, "nothing", lambda: arguments, None)()
 
     def message(self):

@@ -9,7 +9,6 @@ import pytest
 from support.programs import run_python
 
 PROGRAM = Path(__file__).parents[1] / "support" / "torch_takeover.py"
-ROOT = Path(__file__).parents[2]
 WATCHDOG_S = 120
 
 
@@ -20,7 +19,7 @@ def installed(tmp_path):
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: takeover-of-tests\nVersion: 0\n")
     (about / "entry_points.txt").write_text("[torch.backends]\nshmring = _shmring_torch:register\n")
-    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])  # and the shmring that is tested
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "SHMRING_TORCH_TAKEOVER": "gloo"}
 
 
