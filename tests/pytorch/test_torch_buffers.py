@@ -195,4 +195,5 @@ def train_sharded(rank, shape):
 
 @pytest.mark.parametrize("shape", [(2,), (3,), (2, 2)])
 def test_fully_sharded_training_on_buffers_of_the_group_has_the_bits_of_the_staged_one_and_needs_no_staging(shape):
-    run_group(math.prod(shape), train_sharded, shape)
+    # With pinned stores the first trial of the staged path, which the count would miss, comes later than these calls.
+    run_group(math.prod(shape), train_sharded, shape, env={"SHMRING_STORES": "0"})
