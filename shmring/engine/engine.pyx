@@ -571,7 +571,7 @@ cdef class Engine:
         self.report_abort(text)
 
     cdef int report_abort(self, bytes reason) except -1:
-        """The same, where the memory is known to be mapped."""
+        """`abort`, where the memory is known to be mapped."""
         report_trouble(&self.c.group, SHMRING_ABORTED, self.c.group.rank, self.c.next_round, self.c.own.current, 0,
                        reason)
         return self.note_trouble()
