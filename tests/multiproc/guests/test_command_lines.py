@@ -50,6 +50,7 @@ RUN = {
     r"python bench/bench_calls\.py": Way("--cycles 1"),
     r"python bench/bench_choices\.py": Way("--ranks 2 --calls broadcast --sizes 65536 --shared 0 --seconds 0.1"),
     r"python bench/bench_kernels\.py": Way("land"),
+    r"python bench/bench_kill\.py": Way("--repeats 1 --cases 'shmring, all_reduce' 'multiprocessing.Pipe, recv_bytes'"),
     r"python bench/bench_multiprocessing\.py": Way("", "torch", "torch"),
     r"python bench/bench_shared_arrays\.py": Way("--kinds all_reduce --sizes 64K"),
     r"python several_machines|shmring run -n 4 (script|several)": Way(),
@@ -71,7 +72,7 @@ NOT_HERE = {
     "a model of vLLM": r"(SHMRING_VLLM=1 )?python -m vllm|export SHMRING_VLLM|python bench/bench_vllm_queue",
     "two machines": r"mpiexec .*--hosts",
     "a build with injection points": r"python tests/faults/report\.py",
-    "minutes of a quiet machine": r"python tools/watching_pictures",
+    "minutes of a quiet machine": r"python tools/(watching_pictures|stored_run)|shmring bench --json",
 }
 
 # Programs of the user.
@@ -84,7 +85,10 @@ def way_of(text):
     """None: it is not run here."""
     if any(re.match(start, text) for start in NOT_HERE.values()):
         return None
-    return next(way for start, way in RUN.items() if re.match(start, text))
+    for start, way in RUN.items():
+        if re.match(start, text):
+            return way
+    raise ValueError(f"a page prints {text!r}: neither RUN nor NOT_HERE has it")
 
 
 def shortened():
