@@ -8,7 +8,7 @@ consumer has its beginning already, cut.
 
 Event loops and `shmring.wait` wait for a descriptor, which all processes of the queue have: readable while the
 *signal* is raised. A producer raises it before it puts an item, unless it is raised; a consumer clears it once the ring
-is empty. As long as no process has asked for the descriptor it stays raised, so neither side makes a system call for it.
+is empty. As long as no process has asked for the descriptor it stays raised, so neither side makes a system call.
 """
 
 cimport cython
