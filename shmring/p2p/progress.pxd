@@ -1,5 +1,5 @@
 # Progress of the requests of one rank: waiting, sleeping, giving up.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from shmring.engine.engine cimport Engine, count_visitor
 from shmring.engine.signature cimport pack_signature
@@ -39,6 +39,7 @@ cdef class Progress:
     cdef int give_up(self, list requests, str raised) except -1
     cdef int before_sleep(self, wait_t *wait, uint64_t what) noexcept nogil
     cdef bint sleep_free(self, wait_t *wait) noexcept nogil
+    cdef void note_wait(self, int peer, int64_t began_ns) noexcept nogil
     cdef void end_waits(self) noexcept nogil
 
     cdef int poll(self, wait_t *wait, bint only_dead) except -1

@@ -125,6 +125,13 @@ cdef class Progress:
         store_relaxed_u64(&self.engine.c.own.awaiting, what)
         return UNREADY
 
+    cdef void note_wait(self, int peer, int64_t began_ns) noexcept nogil:
+        """Write a note of a long wait of a thread without the GIL."""
+        with gil:
+            source = "any rank" if peer == ANY else f"rank {peer}"
+            write_note(f"rank {self.engine.c.group.rank} of {self.engine.name} waits for a message from {source}",
+                       began_ns)
+
     cdef void end_waits(self) noexcept nogil:
         """This rank awaits nothing any longer. The communicator may be closed."""
         if self.awaiting_is_posted:
