@@ -201,21 +201,6 @@ cdef class Engine:
 
     # ---- turns: one thread at a time ----
 
-    cdef int enter(self) except -1:
-        """Begin a call: wait for the asynchronous work submitted before it, raise if the communicator is unusable, and
-        take the turn."""
-        if self.has_backlog:
-            self.progress.drain()
-        if self.is_closed or is_troubled(self) or self.is_inherited:
-            self.refuse()
-        if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or is_troubled(self)):
-            self.leave()      # so that the next waiting thread raises, too
-            self.refuse()
-        return 0
-
-    cdef void leave(self) noexcept:
-        give_turn(&self.turn, self.turn_queue)
-
     cdef int take_from_stores(self, const memory_t *ranges, int n) except -2:
         """Take the turns for a thread that replaces the pages of n ranges of memory, and then calls `give_back` with
         the result. BUSY, without any turn: a call of another thread may store into these ranges. Does not wait.
