@@ -172,7 +172,9 @@ cdef class Engine:
         self.variants.learns_stores = stores < 0
         self.variants.learns_output = self.config.internals.past_cache_nbytes < 0
         self.variants.learns_threads = self.config.internals.split_nbytes < 0
+        self.variants.learns_path = self.config.internals.direct < 0
         self.variants.stores = stores if 0 <= stores < EXCHANGED else 0
+        self.variants.path = self.config.internals.direct == 0
         # More ranks than two store more copies of each result.
         self.variants.exchanges = stores == EXCHANGED or (stores < 0 and size == 2)
         return 0
