@@ -132,13 +132,6 @@ cdef class Progress:
             write_note(f"rank {self.engine.c.group.rank} of {self.engine.name} waits for a message from {source}",
                        began_ns)
 
-    cdef void end_waits(self) noexcept nogil:
-        """This rank awaits nothing any longer. The communicator may be closed."""
-        if self.awaiting_is_posted:
-            self.awaiting_is_posted = False
-            if not self.engine.is_closed:      # a signal handler may have closed it
-                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
-
     cdef bytes sleep_one_tick(self, wait_t *wait, bytes place):
         """Sleep without the turn until something may have arrived, then run Python's signal handlers. Returns
         ``place``, or if that is None the line of Python that made this call, which is looked up where handlers may run.
