@@ -1,7 +1,7 @@
 """The line of the user's program that made a call: frames of shmring, torch and JAX are passed over.
 
 Work that a thread does for another one has the line that submitted it (`on_behalf_of`). A thread without a line of
-the program, such as that in which torch computes gradients, works for the main thread, whose line is taken.
+the program, such as that in which torch computes gradients, works for the main thread and has its line.
 """
 
 import sys

@@ -112,7 +112,7 @@ cdef int check_handle(shmring_comm *comm) noexcept nogil:
 
 
 cdef int check_made(shmring_comm **made) noexcept nogil:
-    """The same of the place for a handle, before the ranks make a communicator."""
+    """0, or the code of the error that ``made`` is NULL; asked before the ranks make a communicator."""
     if made != NULL:
         return 0
     with gil:
