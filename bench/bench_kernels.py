@@ -25,7 +25,7 @@ from shmring.kernel import reduce
 
 copy_array = compiled.load("array_hooks").copy_array
 KERNELS = reduce.kernels()["runnable"]
-# Of an array. The checks of a Python call take some microseconds, which must be little beside the kernel.
+# Of an array. The checks of a Python call take a few microseconds, which must be little beside the kernel.
 SIZES = {"L2": 512 << 10, "L3": 4 << 20}
 CASES = [
     ("sum", "float32"), ("sum", "float64"), ("sum", "bfloat16"), ("sum", "float16"), ("avg", "bfloat16"),

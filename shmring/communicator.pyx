@@ -1027,7 +1027,7 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective; takes some hundred microseconds, and longer for large arrays, whose pages are faulted in at once.
+        Collective; takes a few hundred microseconds, and longer for large arrays, whose pages are faulted in at once.
         Uses ``size`` times the array of shared memory, until no rank has a view of any rank's array left. The array is
         an ordinary ndarray, also for torch (``torch.from_numpy``), and stays valid after the communicator is closed.
         ``docs/shared-arrays.md`` lists what each collective gains.
@@ -1103,8 +1103,8 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective. Takes some hundred microseconds, and the time to fault in and copy the arrays; several arrays in one
-        call cost little more than one. Waits for calls of other threads that may store into the arrays, as
+        Collective. Takes a few hundred microseconds, and the time to fault in and copy the arrays; several in one call
+        cost little more than one. Waits for calls of other threads that may store into the arrays, as
         `Shared.close`; no thread may write them in another way meanwhile; reading is allowed. Arrays below
         32 KiB stay private, and so do the ends of others, up to a page each: `Shared.nbytes` has the bytes that are
         shared. While shared, arrays must not be resized. ``docs/shared-arrays.md`` describes what else changes.
@@ -1197,7 +1197,7 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective. One `all_gather` of 24 bytes, then some milliseconds for memory and rendezvous. From then on the
+        Collective. One `all_gather` of 24 bytes, then a few milliseconds for memory and rendezvous. From then on the
         group is independent of this communicator: either may be closed first.
         """
         return _groups.split(self, color, key, rendezvous_timeout, settings)

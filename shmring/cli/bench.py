@@ -34,7 +34,7 @@ from shmring.placement.topology import discover
 
 from . import progress
 from .arguments import BadArgument, checked, count, duration, output_file, plot_file, ranks, whole_number
-from .trace import merge, place_text
+from .trace import merge, merged_text
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
 DEEPSPEED = "SHMRING_BENCH_DEEPSPEED"
@@ -149,7 +149,7 @@ def main(args: argparse.Namespace) -> int:
 
             draw(done, chosen, args.plot)
         if args.trace and done:
-            print(place_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
+            print(merged_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
     ours = [one.name for one in chosen if one.is_ours]
     return int(any(row.results[name].failed for row in done for name in ours))
 

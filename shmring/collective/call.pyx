@@ -1,4 +1,4 @@
-"""Calls made ready: a collective with arguments that are checked, and pointers that are taken, to be made later or often.
+"""Calls made ready: a collective with checked arguments and pointers, to be made later or often.
 
 `Communicator.plan` returns one, and asynchronous work runs one. It keeps its arrays alive.
 """

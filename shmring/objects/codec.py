@@ -22,7 +22,7 @@ from shmring.errors import ObjectError
 from shmring.objects.tensors import dispatch_table
 
 # Smaller buffers are copied into the stream: moving one by itself costs a collective, tens of microseconds, in which
-# some 100 KiB can be copied twice.
+# about 100 KiB can be copied twice.
 OUT_OF_BAND_NBYTES = 64 << 10
 
 # Likewise in a block, where a buffer by itself costs a microsecond.

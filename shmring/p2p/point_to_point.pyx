@@ -428,18 +428,12 @@ cdef class PointToPoint(Messages):
             if not sleeps or not self.engine.is_usable():
                 break
             if is_note_due(&notes, wait.began_ns):
-                self.note_wait_free(peer, wait.began_ns)
+                note_wait(self, peer, wait.began_ns)
             if self.take(a, peer, tag, 1, found):
                 return self.pull_taken(&wait.patience, found)
             if has_news:      # a message that does not match
                 break
         return UNREADY
-
-    cdef void note_wait_free(self, int peer, int64_t began_ns) noexcept nogil:
-        """Write a note of a long wait, with the GIL."""
-        with gil:
-            source = "any rank" if peer == ANY else f"rank {peer}"
-            write_note(f"rank {self.rank} of {self.engine.name} waits for a message from {source}", began_ns)
 
     cdef bint take(self, array_t *a, int peer, int tag, int looks, arrival_t *found) noexcept nogil:
         """Take the message if its first cell is there within ``looks`` polls and it fits; the caller pulls it."""
@@ -500,3 +494,10 @@ cdef void run_callbacks(list finished) noexcept:
                 callback(r)
             except BaseException as error:
                 report_unraisable(error, callback)
+
+
+cdef void note_wait(PointToPoint p, int peer, int64_t began_ns) noexcept nogil:
+    """Write a note of a long wait of a thread without the GIL."""
+    with gil:
+        source = "any rank" if peer == ANY else f"rank {peer}"
+        write_note(f"rank {p.rank} of {p.engine.name} waits for a message from {source}", began_ns)

@@ -112,7 +112,7 @@ cdef bint is_reported(group_t *g) noexcept nogil:
 
 
 cdef void complete_report(group_t *g, uint32_t cause, int about) noexcept nogil:
-    """Finish a record in place of its dead or stopped writer, which may still store to it: all that both store is valid."""
+    """Finish a record in place of its writer, which may still store to it: all that both store is valid."""
     cdef shmring_abort *record = g.record
     record.cause = cause
     record.by = record.about = about

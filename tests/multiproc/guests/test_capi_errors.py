@@ -420,31 +420,31 @@ from support.capi import MESSAGE_TIMEOUT, RECV, TIMEOUT, Table
 with shmring.init() as comm:
     table = Table(sys.argv[1])
     handle, x = table.open(comm), np.ones(3)
-    if comm.rank == 0:
-        late = table.error_of(RECV, handle, out=x, count=3, peer=1, timeout_ns=10**9 // 2)
-        assert late[0] == MESSAGE_TIMEOUT
-        late = table.error_of("all_reduce", handle, x=x, out=x, count=3, timeout_ns=10**9 // 2)
-        assert late[0] == TIMEOUT
-    else:
+    if comm.rank == 1:
         try:
             comm.recv(x, 0)      # until rank 0 has broken the communicator
-        except shmring.CollectiveTimeoutError:
+        except shmring.BrokenError:
             pass
+    elif sys.argv[2] == "message":
+        late = table.error_of(RECV, handle, out=x, count=3, peer=1, timeout_ns=10**9 // 2)
+        assert late[0] == MESSAGE_TIMEOUT
+        comm.abort("done")
+    else:
+        late = table.error_of("all_reduce", handle, x=x, out=x, count=3, timeout_ns=10**9 // 2)
+        assert late[0] == TIMEOUT
     table.release(handle)
 """
 
 
-def test_long_waits_of_threads_without_the_gil_write_notes(tmp_path, library):
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("message", "a message from rank 1"), ("collective", r"rank 1 in all_reduce\(sum, float64 x 3\)")],
+)
+def test_long_waits_of_threads_without_the_gil_write_notes(tmp_path, library, what, text):
     program = tmp_path / "late.py"
     program.write_text(LATE)
-    environ = {
-        **os.environ,
-        "SHMRING_WAIT_NOTES": "0.05",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
-    }
-    command = (sys.executable, "-m", "shmring", "run", "-n", "2", str(program), library)
+    path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.05", "PYTHONPATH": path}
+    command = (sys.executable, "-m", "shmring", "run", "-n", "2", str(program), library, what)
     notes = run_program(*command, env=environ).stderr
-    assert re.search(
-        r"process \d+ has waited [\d.]+ s: rank 0 of \w+ waits for a message from rank 1; called at", notes
-    )
-    assert re.search(r"rank 0 of \w+ waits for rank 1 in all_reduce\(sum, float64 x 3\); called at", notes)
+    assert re.search(rf"process \d+ has waited [\d.]+ s: rank 0 of \w+ waits for {text}; called at", notes)
