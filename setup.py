@@ -34,9 +34,17 @@ ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 # C sources beside the generated one: the kernels of one instruction set each.
 MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels_*.c"))}
 
-# Rooms without code that runs for each message, record or element: 60 % of the time and 80 % of the bytes of -O2. Two
-# passes of -Os are left out, which find little in code that Cython writes, and take a seventh of the time.
+# Rooms, and files of others, without code that runs for each message, record or element: 60 % of the time and 80 % of
+# the bytes of -O2. Two passes of -Os are left out, which find little in code that Cython writes, and take a seventh of
+# the time.
 COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "placement"}
+COLD_FILES = {
+    "capi/handles", "capi/last_error", "capi/table", "channels/format", "channels/half_pipe", "channels/joinable_queue",
+    "collective/user_ops", "engine/compiled_plan", "engine/kinds", "engine/outbox", "engine/recording",
+    "engine/signature", "engine/thread_team", "jax/_mpi", "jax/functions/registry", "objects/tensors", "ring/eventfd",
+    "ring/inspect", "shared/moved_pages", "shared/moves", "sync/abort", "sync/liveness", "sync/long_waits",
+    "sync/wait_graph",
+}  # fmt: skip
 COLD_ARGS = ["-Os", "-fno-gcse", "-fno-tree-pre"]
 
 # What many modules need of Cython's runtime (the type of functions, exceptions, arguments) is compiled once: a fifth of
@@ -113,7 +121,7 @@ def is_generated(path: str) -> bool:
 def extension(path: str) -> Extension:
     """The extension module of one .pyx."""
     sources = [path, *MORE_SOURCES.get(path, [])]
-    is_cold = path.split("/")[1] in COLD_ROOMS
+    is_cold = path.split("/")[1] in COLD_ROOMS or path[len("shmring/") : -len(".pyx")] in COLD_FILES
     return Extension(
         path[: -len(".pyx")].replace(os.sep, "."),
         sources,
