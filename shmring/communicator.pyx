@@ -76,6 +76,7 @@ cdef class Communicator:
         engine.sharing = engine.sharing or sharing_of(engine)
         self.messages = PointToPoint(engine)
 
+    @cython.final
     cdef int rank_of(self, object number, str name) except? -2:
         """The argument ``name``, a rank or ``ANY_SOURCE``: the room that makes the call checks its range."""
         return int_of(number, name, self.size - 1)

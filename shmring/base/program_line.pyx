@@ -35,6 +35,12 @@ def submitting_line():
     return submitted_at.get(get_ident()) if frame is None else (frame.f_code, frame.f_lineno)
 
 
+def line_of_thread(thread):
+    """The place in the program at which another thread is now, to be passed to `on_behalf_of`; None if it has none."""
+    frame = frame_of_program(sys._current_frames().get(thread))
+    return submitted_at.get(thread) or (None if frame is None else (frame.f_code, frame.f_lineno))
+
+
 class on_behalf_of:  # noqa: N801
     """A context in which calls of this thread have the line of the program that has submitted them."""
 

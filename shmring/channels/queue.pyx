@@ -9,7 +9,6 @@ consumer has its beginning already, cut.
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 import os
@@ -19,6 +18,7 @@ import weakref
 
 from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
+from shmring.base.signals cimport check_signals
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
@@ -151,7 +151,7 @@ cdef class Queue:
                 with nogil:
                     outcome = lock_within(lock, left)
                 if outcome == LOCK_LATE:
-                    PyErr_CheckSignals()
+                    check_signals()
         if outcome < 0:
             raise OSError(-outcome, f"cannot lock this queue: {os.strerror(-outcome)}")
         if outcome == LOCK_LATE:

@@ -26,6 +26,7 @@ from shmring.bench import metrics
 from shmring.bench.competitors import OURS, Competitor, RankLayout, find, find_channels
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
+from shmring.bench.stored import beside, left_out
 from shmring.bench.tables import Table, as_markdown
 from shmring.engine.recording import SUFFIX
 from shmring.placement.cpus import allowed_processors
@@ -137,6 +138,8 @@ def main(args: argparse.Namespace) -> int:
         run(chosen, layout, settings, show, _show_step(time.monotonic()))
     finally:  # an interrupted run keeps its rows
         progress.clear(sys.stderr)
+        if done and not is_quiet:
+            print("\n".join([*beside(done, chosen), *left_out(done, found, problems, layout)]))
         if args.json and done:
             _write(args.json, json.dumps(as_json(done, chosen, problems, layout, settings), indent=1))
         if args.report and done:
