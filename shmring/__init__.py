@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from shmring.channels.record_receiver import RecordReceiver
     from shmring.channels.record_sender import RecordSender
     from shmring.channels.sender import Sender
+    from shmring.channels.waiting import wait
     from shmring.collective.async_work import Work
     from shmring.collective.call import Call
     from shmring.collective.placement_report import SegmentPlacement
@@ -79,6 +80,7 @@ _MODULES = {
     "shmring.channels.record_receiver": ("RecordReceiver",),
     "shmring.channels.record_sender": ("RecordSender",),
     "shmring.channels.sender": ("Sender",),
+    "shmring.channels.waiting": ("wait",),
     "shmring.collective.async_work": ("Work",),
     "shmring.collective.call": ("Call",),
     "shmring.collective.placement_report": ("SegmentPlacement",),
@@ -153,6 +155,7 @@ __all__ = [
     "spawn",
     "sweep",
     "topology",
+    "wait",
 ]
 
 
