@@ -131,7 +131,8 @@ cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcep
     """Report that ``peer`` made another call in ``round``, which this rank has not consumed, or in an earlier round.
 
     A root does not wait for other ranks. So two ranks that are each the root of their own call go on, and the
-    mismatch is found later by the histories, possibly by a third rank. So the rounds that are kept are compared with all ranks'.
+    mismatch is found later by the histories, possibly by a third rank. So the rounds that are kept are compared with
+    all ranks'.
     """
     cdef uint64_t theirs = signature_of(e, peer, round)
     if theirs != mine:
