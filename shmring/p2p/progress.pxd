@@ -3,6 +3,7 @@ from libc.stdint cimport uint64_t
 
 from shmring.engine.engine cimport Engine, count_visitor
 from shmring.engine.signature cimport pack_signature
+from shmring.sync.long_waits cimport notes_t
 from shmring.sync.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.requests cimport wait_t
@@ -38,7 +39,7 @@ cdef class Progress:
     cdef bint await_all(self, list requests, wait_t *wait) except -1
     cdef int give_up(self, list requests, str raised) except -1
     cdef int before_sleep(self, wait_t *wait, uint64_t what) noexcept nogil
-    cdef bint sleep_free(self, wait_t *wait) noexcept nogil
+    cdef bint sleep_free(self, wait_t *wait, int peer, notes_t *notes) noexcept nogil
     cdef void end_waits(self) noexcept nogil
 
     cdef int poll(self, wait_t *wait, bint only_dead) except -1

@@ -184,8 +184,8 @@ cdef class Progress:
         for _thread in range(self.nfollowers):
             self.followers.put(None)
 
-    cdef bint sleep_free(self, wait_t *wait) noexcept nogil:
-        """Sleep for one tick without the turn, which is shared; whether there is something to do."""
+    cdef bint sleep_free(self, wait_t *wait, int peer, notes_t *notes) noexcept nogil:
+        """Sleep for one tick without the turn, which is shared, until ``peer`` sends; whether there is something to do."""
         cdef uint64_t changes = self.matching.queues.changes
         cdef PyThreadState *state
         cdef bint is_news
@@ -201,6 +201,10 @@ cdef class Progress:
         if self.nfollowers:
             with gil:
                 self.wake_followers()
+        if not is_news and is_note_due(notes, wait.began_ns):
+            with gil:
+                write_note(f"rank {self.engine.c.group.rank} of {self.engine.name} waits for a message from "
+                           f"{'any rank' if peer == ANY else f'rank {peer}'}", wait.began_ns)
         return is_news
 
     cdef int retake_turn(self) except -1:
