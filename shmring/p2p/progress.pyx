@@ -185,7 +185,7 @@ cdef class Progress:
             self.followers.put(None)
 
     cdef bint sleep_free(self, wait_t *wait, int peer, notes_t *notes) noexcept nogil:
-        """Sleep for one tick without the turn, which is shared, until ``peer`` sends; whether there is something to do."""
+        """Sleep for one tick without the turn, which is shared, awaiting ``peer``; whether there is something to do."""
         cdef uint64_t changes = self.matching.queues.changes
         cdef PyThreadState *state
         cdef bint is_news
