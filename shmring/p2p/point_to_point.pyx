@@ -33,7 +33,7 @@ from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, REC
                                    request_of, wait_t)
 from shmring.sync.backoff cimport FRESH, deadline_of, left_until, patience_t
 from shmring.sync.group cimport READY, UNREADY
-from shmring.sync.long_waits cimport notes_t
+from shmring.sync.long_waits cimport is_note_due, notes_t
 from shmring.sync.turn cimport PyThreadState, drop_gil, give_shared_turn, retake_gil, take_shared_turn
 
 from shmring.base.unraisable import report_unraisable
@@ -423,10 +423,12 @@ cdef class PointToPoint(Messages):
         while found.source == ANY and not has_requests(self.matching) and not self.matching.has_sleeper:
             self.matching.count_posted(peer, 1)
             sleeps = self.progress.before_sleep(wait, awaited(KIND_RECV, peer, tag)) == UNREADY
-            has_news = sleeps and self.progress.sleep_free(wait, peer, &notes)
+            has_news = sleeps and self.progress.sleep_free(wait)
             self.matching.count_posted(peer, -1)
             if not sleeps or not self.engine.is_usable():
                 break
+            if is_note_due(&notes, wait.began_ns):
+                self.progress.note_wait(peer, wait.began_ns)
             if self.take(a, peer, tag, 1, found):
                 return self.pull_taken(&wait.patience, found)
             if has_news:      # a message that does not match
