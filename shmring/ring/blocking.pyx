@@ -170,7 +170,8 @@ cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is
             if outcome != UNREADY:
                 return outcome
             check_signals()
-            if is_note_due(&notes, patience.began_ns):
+            # A stream pauses for signals without having waited, too: such a patience has no beginning.
+            if patience.stage != FRESH and is_note_due(&notes, patience.began_ns):
                 write_note(f"{end!r} waits", patience.began_ns)
     finally:
         is_busy[0] = False
