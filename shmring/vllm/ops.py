@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.fx.node import has_side_effect
 from torch.library import Library, register_fake
 
 from shmring.communicator import Communicator
@@ -72,3 +73,6 @@ for _schema, _do, _shape in (
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(_do.__name__, _by_name(_do), "CPU")
     register_fake(f"shmring_vllm::{_do.__name__}", _by_name(_shape), lib=_library)
+
+for _call in (torch.ops.shmring_vllm.broadcast_, torch.ops.shmring_vllm.gather):
+    has_side_effect(_call.default)  # stays in the graph of a rank that does not use the result
