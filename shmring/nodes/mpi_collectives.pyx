@@ -13,11 +13,11 @@ from shmring.arrays cimport numpy_api as cnp
 from shmring.engine.kinds cimport (KIND, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_REDUCE,
                                    KIND_REDUCE_SCATTER)
 from shmring.nodes.mpi_transfers cimport LARGEST_COUNT, NTESTS, MpiTransfers, handle_of
-from shmring.nodes.transfers cimport Collective, work_t
+from shmring.engine.signature cimport NO_OP, NO_ROOT
+from shmring.nodes.transfers cimport Collective, form_t, left_s, work_t
 
-from shmring.dtypes import DTYPE_CODES, DTYPES
+from shmring.dtypes import DTYPE_CODES, DTYPES, OP_CODES, OPS
 from shmring.engine.kinds import KINDS
-from shmring.nodes.form import Form
 from shmring.nodes.wire import GRACE_S
 
 cnp.import_array()
@@ -68,27 +68,23 @@ cdef class MpiCollectives(MpiTransfers):
         MpiTransfers.__init__(self, wire, comm, ntags)
         self.rank, self.size = wire.rank, wire.size
         self.in_place = <void *> <Py_ssize_t> int(self.mpi.IN_PLACE)
-        self.most = MpiCollective(self, Form(KIND_ALL_REDUCE, -1, "max", DTYPE_CODES["int64"], 2, 8))
+        cdef form_t most = {"kind": KIND_ALL_REDUCE, "root": NO_ROOT, "op": OP_CODES["max"],
+                            "dtype": DTYPE_CODES["int64"], "itemsize": sizeof(int64_t), "count": 2}
+        self.most = collective_of(self, &most)
 
-    cdef Collective collective(self, object form):
-        if max(form.nelements * form.itemsize, form.nelements) > LARGEST_COUNT:
+    cdef Collective collective(self, const form_t *form):
+        if form.count * form.itemsize > LARGEST_COUNT:
             return None
-        return MpiCollective(self, form)
+        return collective_of(self, form)
 
-    cdef list find_most(self, list numbers, object deadline):
+    cdef list find_most(self, list numbers, int64_t deadline_ns):
         self.numbers[0], self.numbers[1] = numbers
-        self.most.run(self.numbers, self.numbers, deadline)
+        self.most.run(self.numbers, self.numbers, deadline_ns)
         return [self.numbers[0], self.numbers[1]]
 
 
 cdef class MpiCollective(Collective):
-    """The collective of one form.
-
-    Parameters
-    ----------
-    transfers : MpiCollectives
-    form : Form
-    """
+    """The collective of one form. Made by `collective_of`."""
     cdef MpiCollectives transfers
     cdef shmring_mpi_collective c
     cdef size_t block_nbytes
@@ -96,18 +92,8 @@ cdef class MpiCollective(Collective):
     cdef object room            # where MPI may not read from, or write to, the memory of the caller
     cdef work_t *work           # apart, as it is kept if the collective never ends
 
-    def __cinit__(self, MpiCollectives transfers not None, form):
-        MPI = transfers.mpi
-        moves = not form.op
+    def __cinit__(self, MpiCollectives transfers not None):
         self.transfers = transfers
-        self.c.kind, self.c.root = form.kind, max(form.root, 0)
-        self.c.count = form.nelements * (form.itemsize if moves else 1)
-        self.c.function = transfers.function(_FUNCTIONS[KINDS[form.kind].name])
-        self.c.type = handle_of(MPI, MPI.BYTE if moves else _type_of(MPI, form.code))
-        self.c.op = 0 if moves else handle_of(MPI, getattr(MPI, _OPS[form.op]))
-        self.c.comm = transfers.comm_handle
-        self.block_nbytes = form.nelements * form.itemsize
-        self.is_root = form.root == transfers.rank
         self.work = <work_t *> PyMem_Calloc(1, sizeof(work_t))
         if self.work == NULL:
             raise MemoryError
@@ -116,7 +102,7 @@ cdef class MpiCollective(Collective):
         if self.work != NULL and not self.work.is_pending:
             PyMem_Free(self.work)
 
-    cdef int run(self, const void *x, void *out, object deadline) except -1:
+    cdef int run(self, const void *x, void *out, int64_t deadline_ns) except -1:
         cdef MpiCollectives t = self.transfers
         cdef const void *source = x
         cdef void *target = out
@@ -139,7 +125,7 @@ cdef class MpiCollective(Collective):
         elif self.is_root and <char *> out == <const char *> x + own:
             target = t.in_place
         self.begin(source, target)
-        self.wait(deadline)
+        self.wait(deadline_ns)
         if kind == KIND_REDUCE_SCATTER and target != out:
             memcpy(out, target, self.block_nbytes)
         return 0
@@ -165,7 +151,7 @@ cdef class MpiCollective(Collective):
             t.wire.announce_call((t.rank + 1) % t.size)
         return 0
 
-    cdef int wait(self, object deadline) except -1:
+    cdef int wait(self, int64_t deadline_ns) except -1:
         cdef MpiCollectives t = self.transfers
         cdef int _i
         if t.test(self.work, t.rank, NTESTS):
@@ -176,7 +162,7 @@ cdef class MpiCollective(Collective):
                 if t.test(self.work, t.rank, 1):
                     break
         if self.work.is_pending:
-            t.wire.await_collective(self.is_done, t.history.number, deadline.left_s(GRACE_S))
+            t.wire.await_collective(self.is_done, t.history.number, left_s(deadline_ns, GRACE_S))
         return 0
 
     def is_done(self):
@@ -187,6 +173,21 @@ cdef class MpiCollective(Collective):
         return is_done
 
 
-cdef object _type_of(MPI, int code):
-    name = DTYPES[code].name
+cdef MpiCollective collective_of(MpiCollectives transfers, const form_t *form):
+    cdef MpiCollective made = MpiCollective(transfers)
+    cdef bint moves = form.op == NO_OP
+    MPI = transfers.mpi
+    made.c.kind, made.c.root = form.kind, max(form.root, 0)
+    made.c.count = form.count * (form.itemsize if moves else 1)
+    made.c.function = transfers.function(_FUNCTIONS[KINDS[form.kind].name])
+    made.c.type = handle_of(MPI, MPI.BYTE if moves else _type_of(MPI, form.dtype))
+    made.c.op = 0 if moves else handle_of(MPI, getattr(MPI, _OPS[OPS[form.op]]))
+    made.c.comm = transfers.comm_handle
+    made.block_nbytes = form.count * form.itemsize
+    made.is_root = form.root == transfers.rank
+    return made
+
+
+cdef object _type_of(MPI, int dtype):
+    name = DTYPES[dtype].name
     return getattr(MPI, _TYPES.get(name) or f"{name.upper()}_T")

@@ -6,10 +6,10 @@ whether a handle is an int (MPICH and its kind) or a pointer (Open MPI); mpi4py 
 
 import ctypes
 
-from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
-from shmring.nodes.transfers cimport Transfers, work_t
+from shmring.nodes.transfers cimport Transfers, left_s, work_t
 
 from shmring.nodes.wire import GRACE_S
 
@@ -82,13 +82,13 @@ cdef class MpiTransfers(Transfers):
         work.is_pending, work.is_python = True, False
         return 0
 
-    cdef int wait(self, work_t *work, int peer, object deadline) except -1:
+    cdef int wait(self, work_t *work, int peer, int64_t deadline_ns) except -1:
         cdef Pending pending
         cdef int _i
         if not work.is_pending:
             return 0
         if work.is_python:
-            return Transfers.wait(self, work, peer, deadline)
+            return Transfers.wait(self, work, peer, deadline_ns)
         if self.test(work, peer, FIRST_TESTS):
             return 0
         with nogil:
@@ -99,7 +99,7 @@ cdef class MpiTransfers(Transfers):
         if work.is_pending:
             pending = Pending.__new__(Pending)
             pending.transfers, pending.work, pending.peer = self, work, peer
-            self.wire.await_success(pending.test, peer, deadline.left_s(GRACE_S))
+            self.wire.await_success(pending.test, peer, left_s(deadline_ns, GRACE_S))
         return 0
 
     cdef bint test(self, work_t *work, int peer, int times) except -1 nogil:

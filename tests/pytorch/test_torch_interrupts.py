@@ -10,9 +10,12 @@ import pytest
 from support.harness import PATIENCE, start_processes
 from support.interrupts import Interrupts
 
-from shmring.nodes.calls import Arguments, NodesCall
+import shmring
+from shmring.nodes.communicator import NodesCommunicator
+from shmring.nodes.executor import NodesExecutor
 from shmring.nodes.messages import NodesMessages
-from shmring.sync.turn import Turn
+from shmring.nodes.plan.layout import Layout
+from shmring.nodes.transfers import Transfers
 from shmring.torch.messages import MessageProgress
 
 NCALLS = 3000
@@ -26,30 +29,29 @@ class Request:
 
 
 class Group:
-    """What a communicator of several nodes has of calls and requests."""
+    """What a communicator of several nodes has of calls and requests: one rank, which no failure breaks."""
 
-    name, layout, rank, size = "group", None, 0, 1
-    _programs = SimpleNamespace(find=lambda *_: None)
+    name, nodes, layout, rank, size, has_backlog = "group", [[0]], Layout([[0]]), 0, 1, False
 
     def __init__(self):
-        self._turn = Turn(self.name)
-        self.messages = NodesMessages(self, SimpleNamespace(inbox=deque(), poll=self.check_usable, listen=id))
+        self.local = shmring.init(rank=0, size=1)
+        self.config = self.local.config
+        self.wire = SimpleNamespace(
+            inbox=deque(), poll=self.check_usable, listen=id, rank=0, size=1, name="wire", short_nbytes=1, is_passive=False,
+            abandon=id,
+        )  # fmt: skip
+        self.wire.transfers = Transfers(self.wire)
+        self.messages = NodesMessages(self, self.wire)
+        self.executor = NodesExecutor(self, self.local.executor, True)
+        self.call = NodesCommunicator(self).barrier
 
     def check_usable(self):
         pass
 
     check_node = check_usable
 
-    def _checked_rank(self, *_):
-        pass
-
-    def _execute(self, *_):
-        for _ in range(10):
-            pass
-
-    def call(self):
-        arguments = Arguments("nothing", print, (), None, None, None, None, None)
-        NodesCall(self, "nothing", lambda: arguments, None)()
+    def fail(self, error, *_):
+        return error
 
     def message(self):
         self.messages.send(np.ones(1), 0, 0, -1)
