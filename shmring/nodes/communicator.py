@@ -28,14 +28,6 @@ class NodesCommunicator(Communicator):
     Parameters
     ----------
     engine : NodesGroup
-
-    Attributes
-    ----------
-    node : int
-        The node of this rank.
-    local : shmring.Communicator
-        The ranks of this node.
-    reproducible : bool
     """
 
     engine: NodesGroup  # type: ignore[assignment]
@@ -46,15 +38,18 @@ class NodesCommunicator(Communicator):
         return self.engine.nodes
 
     @property
-    def node(self) -> int:  # noqa: D102
+    def node(self) -> int:
+        """The node of this rank."""
         return self.engine.node
 
     @property
-    def local(self) -> Communicator:  # noqa: D102
+    def local(self) -> Communicator:
+        """The ranks of this node."""
         return self.engine.local
 
     @property
-    def reproducible(self) -> bool:  # noqa: D102
+    def reproducible(self) -> bool:
+        """Whether reductions have the bits of one machine."""
         return self.engine.reproducible
 
     def stats(self) -> dict[str, Any]:

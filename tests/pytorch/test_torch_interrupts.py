@@ -37,8 +37,8 @@ class Group:
         self.local = shmring.init(rank=0, size=1)
         self.config = self.local.config
         self.wire = SimpleNamespace(
-            inbox=deque(), poll=self.check_usable, listen=id, rank=0, size=1, name="wire", short_nbytes=1, is_passive=False,
-            abandon=id,
+            inbox=deque(), poll=self.check_usable, listen=id, abandon=id,
+            rank=0, size=1, name="wire", short_nbytes=1, is_passive=False,
         )  # fmt: skip
         self.wire.transfers = Transfers(self.wire)
         self.messages = NodesMessages(self, self.wire)
