@@ -30,7 +30,7 @@ class NodesCommunicator(Communicator):
     engine : NodesGroup
     """
 
-    engine: NodesGroup  # type: ignore[assignment]
+    engine: NodesGroup
 
     @property
     def nodes(self) -> list[list[int]]:

@@ -40,6 +40,17 @@ cdef class NodesExecutor(Executor):
     reproducible : bool
         Whether reductions have the bits of one machine.
     """
+    cdef readonly uint64_t ncalls
+    cdef public bint is_stopped    # the group is closed, inherited or broken
+    cdef readonly Turn turn        # of the thread in a call
+    cdef object layout
+    cdef LocalExecutor local
+    cdef Exchange exchange
+    cdef bint reproducible
+    cdef list recent               # programs of calls without counts, by their signatures
+    cdef object programs           # all, by what their plans depend on; the latest used last
+    cdef size_t nbytes             # of their memory
+    cdef readonly dict trials      # by the call in words; apart, as all ranks must keep those of the same calls
 
     def __cinit__(self, group, LocalExecutor local not None, bint reproducible):
         self.engine, self.local, self.reproducible = group, local, reproducible
@@ -162,6 +173,9 @@ cdef class NodesExecutor(Executor):
 
 cdef class NodesCall(Prepared):
     """A call over several nodes that can be made any number of times."""
+    cdef NodesExecutor executor
+    cdef Heap memory             # of the counts; None: it has none
+    cdef call_t call
 
     def __cinit__(self, NodesExecutor executor not None):
         self.executor = executor

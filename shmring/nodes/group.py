@@ -1,13 +1,14 @@
 """The group of a communicator over several nodes, and how it ends: a failure on one rank breaks all ranks.
 
 Within a node a failure spreads through shared memory, where the failing rank also stores its *error record*
-(`shmring.nodes.records`). Between nodes, the first failing rank publishes its record on the wire and then closes its
+(`pack_error`). Between nodes, the first failing rank publishes its record on the wire and then closes its
 connections. Its peers detect the close, read the record, raise the error, and close their own connections.
 """
 
 from __future__ import annotations
 
 import copy
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,11 +30,14 @@ from shmring.errors import (
 from shmring.nodes.executor import NodesExecutor
 from shmring.nodes.messages import NodesMessages
 from shmring.nodes.plan.layout import Layout
-from shmring.nodes.records import RECORD_NBYTES, pack_error, unpack_error
 from shmring.nodes.wire import Wire, WireError
 
 LAST_MESSAGE_S = 1.0  # how long a leaving rank waits for the threads of the wire
 DIED = 2  # of `rank_states`
+RECORD_NBYTES = 4096
+_HEAD = struct.Struct("<BBH")  # kind, number of numbers, bytes of the text
+_MOST_NUMBERS = 64
+_KINDS = (AbortedError, PeerLostError, CollectiveTimeoutError, MismatchError)
 
 
 class NodesGroup:
@@ -211,3 +215,35 @@ class NodesGroup:
         self.local.close()
         if not self.is_inherited:
             self.wire.join(LAST_MESSAGE_S)  # at interpreter exit a thread inside an engine may end the process
+
+
+# ---- error records: numbers and a text, so that nothing is unpickled ----
+
+
+def pack_error(error: ShmringError) -> bytes:
+    """A record of an error, of at most `RECORD_NBYTES` bytes. Errors of other kinds become an `AbortedError`."""
+    kind = next((i for i, one in enumerate(_KINDS) if isinstance(error, one)), 0)
+    numbers: tuple[int, ...] = (-1,)
+    if isinstance(error, PeerLostError):
+        numbers = (error.rank, error.pid)
+    elif isinstance(error, CollectiveTimeoutError):
+        numbers = error.late[:_MOST_NUMBERS]
+    elif isinstance(error, MismatchError):
+        numbers = error.ranks[:_MOST_NUMBERS]
+    elif isinstance(error, AbortedError):
+        numbers = (error.rank,)
+    text = str(error).encode()[: RECORD_NBYTES - _HEAD.size - 8 * len(numbers)]
+    return _HEAD.pack(kind, len(numbers), len(text)) + struct.pack(f"<{len(numbers)}q", *numbers) + text
+
+
+def unpack_error(record: bytes) -> ShmringError:
+    """The error of a record."""
+    try:
+        kind, n, length = _HEAD.unpack_from(record)
+        numbers = struct.unpack_from(f"<{n}q", record, _HEAD.size)
+        start = _HEAD.size + 8 * n
+        text = record[start : start + length].decode("utf-8", "replace")
+        known: type = _KINDS[kind]
+        return known(text, numbers) if known in (CollectiveTimeoutError, MismatchError) else known(text, *numbers)
+    except (struct.error, IndexError, TypeError):
+        return AbortedError("a rank failed, and its error record is malformed")

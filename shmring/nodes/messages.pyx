@@ -62,6 +62,12 @@ cdef class NodesMessages(Messages):
     group : NodesGroup
     wire : Wire
     """
+    cdef object group, wire
+    cdef Turn turn
+    cdef bint is_listening
+    cdef list posted, arrived, finished
+    cdef dict mailboxes, lost
+    cdef set left
 
     def __init__(self, group, wire):
         self.group, self.wire = group, wire

@@ -536,7 +536,7 @@ def failures(comm):
         raise shmring.OutOfSharedMemoryError("no room in this test")
 
     odd = comm.size - 1
-    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiCollectives")]
+    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiTransfers")]
     for module, name in places:
         original = getattr(module, name)
         if comm.rank == odd:
