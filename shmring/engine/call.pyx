@@ -138,7 +138,7 @@ cdef class Prepared:
         return ""
 
     def outline(self):
-        """The same, in a few words."""
+        """What this rank does, in a few words."""
         return ""
 
 
