@@ -71,8 +71,10 @@ cdef class Communicator:
         if isinstance(engine, Engine):
             engine.sharing = engine.sharing or sharing_of(engine)
             self.executor, self.messages = LocalExecutor(engine), PointToPoint(engine)
-        else:       # of several machines
+        elif hasattr(engine, "executor"):       # of several machines
             self.executor, self.messages = engine.executor, engine.messages
+        else:
+            raise TypeError(f"engine={engine!r}: shmring.init and shmring.from_mpi make communicators")
         self.rank = self.executor.rank
         self.size = self.executor.size
         self.timeout_ns = timeout_to_ns(engine.config.timeout)
