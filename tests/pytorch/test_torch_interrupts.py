@@ -2,20 +2,14 @@
 
 import threading
 from _thread import start_new_thread
-from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.harness import PATIENCE, start_processes
 from support.interrupts import Interrupts
+from support.nodes_groups import OwnGroup
 
-import shmring
-from shmring.nodes.communicator import NodesCommunicator
-from shmring.nodes.executor import NodesExecutor
-from shmring.nodes.messages import NodesMessages
-from shmring.nodes.plan.layout import Layout
-from shmring.nodes.transfers import Transfers
 from shmring.torch.messages import MessageProgress
 
 NCALLS = 3000
@@ -28,30 +22,11 @@ class Request:
         return True
 
 
-class Group:
-    """What a communicator of several nodes has of calls and requests: one rank, which no failure breaks."""
-
-    name, nodes, layout, rank, size, has_backlog = "group", [[0]], Layout([[0]]), 0, 1, False
+class Messages:
+    """Of one rank, to itself."""
 
     def __init__(self):
-        self.local = shmring.init(rank=0, size=1)
-        self.config = self.local.config
-        self.wire = SimpleNamespace(
-            inbox=deque(), poll=self.check_usable, listen=id, abandon=id,
-            rank=0, size=1, name="wire", short_nbytes=1, is_passive=False,
-        )  # fmt: skip
-        self.wire.transfers = Transfers(self.wire)
-        self.messages = NodesMessages(self, self.wire)
-        self.executor = NodesExecutor(self, self.local.executor, True)
-        self.call = NodesCommunicator(self).barrier
-
-    def check_usable(self):
-        pass
-
-    check_node = check_usable
-
-    def fail(self, error, *_):
-        return error
+        self.messages = OwnGroup().messages
 
     def message(self):
         self.messages.send(np.ones(1), 0, 0, -1)
@@ -70,9 +45,9 @@ def progress():
 
 
 CALLS = {
-    "collective": lambda: Group().call,
-    "message": lambda: Group().message,
-    "messages_of_threads": lambda: Group().messages_of_threads,
+    "collective": lambda: OwnGroup().comm.barrier,
+    "message": lambda: Messages().message,
+    "messages_of_threads": lambda: Messages().messages_of_threads,
     "progress": progress,
 }
 
