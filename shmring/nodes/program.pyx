@@ -233,6 +233,7 @@ cdef int fold(const operation_t *o, void *out, size_t count, const void **src, i
                     SHMRING_ORDINARY)
     return 0
 
+
 # ---- compilation -----------------------------------------------------------------------------------------------------
 
 cdef Program make_program(plan, call_t *c, str what, Exchange exchange, Executor local):
