@@ -2,13 +2,12 @@
 from libc.stdint cimport int64_t
 
 from shmring.engine.call cimport Executor
-from shmring.engine.engine cimport Engine
 from shmring.p2p.requests cimport Messages
 
 
 cdef class Communicator:
     cdef readonly Executor executor      # makes the collectives on arrays
-    cdef readonly Engine engine          # rooms written in Python reach it by this
+    cdef readonly object engine          # what `Executor.engine` is; rooms written in Python reach it by this
     cdef readonly Messages messages
     cdef readonly int rank
     cdef readonly int size

@@ -65,16 +65,20 @@ cdef class Communicator:
         The number of each rank in the communicator from which this one was made; None if it was made by `init`.
     """
 
-    def __cinit__(self, Engine engine not None, parent_ranks=None, *args, **kwargs):
+    def __cinit__(self, engine not None, parent_ranks=None, *args, **kwargs):
         self.engine = engine
-        self.executor = LocalExecutor(engine)
         self.parent_ranks = parent_ranks
-        self.rank = engine.c.group.rank
-        self.size = engine.c.group.size
+        if isinstance(engine, Engine):
+            engine.sharing = engine.sharing or sharing_of(engine)
+            self.executor, self.messages = LocalExecutor(engine), PointToPoint(engine)
+        elif hasattr(engine, "executor"):       # of several machines
+            self.executor, self.messages = engine.executor, engine.messages
+        else:
+            raise TypeError(f"engine={engine!r}: shmring.init and shmring.from_mpi make communicators")
+        self.rank = self.executor.rank
+        self.size = self.executor.size
         self.timeout_ns = timeout_to_ns(engine.config.timeout)
         self.object_turn = Turn(engine.name)
-        engine.sharing = engine.sharing or sharing_of(engine)
-        self.messages = PointToPoint(engine)
 
     @cython.final
     cdef int rank_of(self, object number, str name) except? -2:
@@ -120,7 +124,7 @@ cdef class Communicator:
         return self
 
     def __exit__(self, kind, value, traceback):
-        cdef Engine engine = self.engine
+        engine = self.engine
         if kind is not None and not (engine.is_closed or engine.is_inherited or engine.is_broken):
             engine.abort(f"{kind.__name__}: {value}")
         self.close()

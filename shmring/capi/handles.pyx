@@ -30,6 +30,8 @@ cdef comm_t *open_comm(object owner) except NULL:
     if not isinstance(owner, Communicator):
         raise TypeError(f"comm_open takes a shmring.Communicator, not {type(owner).__name__}")
     calls = owner
+    if owner.nodes is not None:
+        raise TypeError(f"comm_open takes a communicator of one machine, such as comm.local, not {owner!r}")
     engine = calls.engine
     engine.share_turns()
     h = <comm_t *> calloc(1, sizeof(comm_t))

@@ -20,9 +20,10 @@ class PREPARE:
 cdef object prepare(Call call, Executor executor, call_t *c, held, kept, result):
     """Fill in ``call``, and return it."""
     call.executor = executor
-    call.prepared = executor.prepare(c)
     call.held = held
     call.kept = kept
+    c.held = <void *> call
+    call.prepared = executor.prepare(c)
     call.result = result
     return call
 

@@ -88,6 +88,7 @@ cdef object perform(Executor e, call_t *c, op, held, kept, result, async_op):
         return dispatch(prepare_user_op(e, c, op, held, kept, result), async_op)
     if async_op is not False:
         return dispatch(prepare(Call.__new__(Call), e, c, held, kept, result), async_op)
+    c.held, c.kept = <void *> held, <void *> kept
     e.run(c)
     copy_back(kept)
     return result
@@ -146,7 +147,7 @@ cdef object broadcast(Executor e, x, int root, int64_t timeout_ns, async_op):
     cdef call_t c
     cdef bint sends = is_root(e, root)
     open_call(&c, KIND_BROADCAST, root, timeout_ns)
-    kept = source_array(x, &c.x) if sends else target_array(x, &c.x)
+    kept = source_array(x, &c.x, True) if sends else target_array(x, &c.x, True)
     c.out = c.x
     return perform(e, &c, None, None, kept, x, async_op)
 
@@ -168,13 +169,13 @@ cdef object collect(Executor e, int kind, x, out, int root, counts, bint receive
         rows = Rows(counts, e.size)
         rows.count(&c, x, "x", rows.counts[e.rank])
     result = kept = None
-    held = source_array(x, &c.x)
+    held = source_array(x, &c.x, True)
     c.out = c.x
     if receives:
         result = out
         if out is None:
             result = empty_like_array(x, (e.size, *shape_of(x)) if rows is None else rows.whole_shape())
-        kept = target_array(result, &c.out)
+        kept = target_array(result, &c.out, True)
     return perform(e, &c, None, held, kept, result, async_op)
 
 
@@ -190,13 +191,13 @@ cdef object scatter(Executor e, x, out, int root, counts, int64_t timeout_ns, as
     if sends:
         if rows is not None:
             rows.count(&c, x, "x", rows.total)
-        held = source_array(x, &c.x)
+        held = source_array(x, &c.x, True)
         result = empty_like_array(x, block_shape(e, x, rows)) if out is None else out
     else:
         if rows is not None:
             rows.count(&c, out, "out", rows.counts[e.rank])
         result = out
-    kept = target_array(result, &c.out)
+    kept = target_array(result, &c.out, True)
     if not sends:
         c.x = c.out
         c.x.count = e.size * c.out.count if rows is None else elements_of_x(&c, root, e.size)
@@ -211,10 +212,10 @@ cdef object all_to_all(Executor e, x, out, counts, out_counts, int64_t timeout_n
     if out_counts is not None:
         raise ValueError("out_counts requires counts, the rows to each rank")
     open_call(&c, KIND_ALL_TO_ALL, NO_ROOT, timeout_ns)
-    held = source_array(x, &c.x)
+    held = source_array(x, &c.x, True)
     block_shape(e, x, None)
     result = empty_like_array(x, shape_of(x)) if out is None else out
-    kept = target_array(result, &c.out)
+    kept = target_array(result, &c.out, True)
     return perform(e, &c, None, held, kept, result, async_op)
 
 

@@ -14,14 +14,12 @@ from libc.string cimport memcpy
 from shmring.arrays.array_view cimport array_t, copy_back, is_copy, source_array, target_array
 from shmring.collective.calls cimport check, is_root, number_of
 from shmring.base.hashing cimport mix
-from shmring.collective.local cimport LocalExecutor
 from shmring.collective.user_ops cimport prepare_user_op
 from shmring.collective.call cimport Call, dispatch, prepare
-from shmring.engine.call cimport Executor, call_t, open_call
+from shmring.engine.call cimport Executor, call_t, open_call, sign_call
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
-from shmring.engine.engine cimport Engine
 from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY
-from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature, pack_signature
+from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature
 
 from shmring.dtypes import DTYPE_CODES
 
@@ -145,7 +143,7 @@ cdef int check_apart(piece_t *pieces, int n) except -1:
 cdef class Sorter:
     """The arrays of one call, checked and sorted into bundles."""
 
-    cdef LocalExecutor executor
+    cdef Executor executor
     cdef array_t *arrays
     cdef piece_t *pieces
     cdef int n
@@ -158,10 +156,9 @@ cdef class Sorter:
         free(self.arrays)
         free(self.pieces)
 
-    cdef int add_arrays(self, LocalExecutor executor, list xs, bint writable) except -1:
+    cdef int add_arrays(self, Executor executor, list xs, bint writable, bint opaque) except -1:
         cdef int i, nfull = 0
         cdef array_t *a
-        cdef Engine engine = executor.local
         self.executor = executor
         self.n = len(xs)
         self.holders = []
@@ -171,16 +168,16 @@ cdef class Sorter:
             raise MemoryError(f"no memory for the descriptions of {self.n} arrays")
         for i, x in enumerate(xs):
             a = &self.arrays[i]
-            self.holders.append(target_array(x, a) if writable else source_array(x, a))
+            self.holders.append(target_array(x, a, opaque) if writable else source_array(x, a, opaque))
             if a.nbytes:
                 self.pieces[nfull].data = <char *> a.data
                 self.pieces[nfull].nbytes = a.nbytes
                 nfull += 1
-            self.layout = mix(self.layout, <uint64_t> a.count << 4 | a.dtype)
+            self.layout = mix(self.layout, <uint64_t> (a.count if a.dtype >= 0 else a.nbytes) << 4 | (a.dtype & OPAQUE))
         check_apart(self.pieces, nfull)
-        if engine.scratch is None:
-            engine.scratch = np.empty(BUNDLE_NBYTES, np.uint8)
-        self.scratch = engine.scratch
+        if executor.scratch is None:
+            executor.scratch = np.empty(BUNDLE_NBYTES, np.uint8)
+        self.scratch = executor.scratch
         self.base = <char *> <uintptr_t> self.scratch.ctypes.data
         return 0
 
@@ -239,13 +236,14 @@ cdef class Sorter:
         return many
 
 
-cdef Call one(Executor executor, int kind, array_t *a, int root, int op, reduce_kernel kernel, int64_t timeout_ns):
+cdef Call one(Executor executor, int kind, array_t *a, holder, int root, int op, reduce_kernel kernel,
+              int64_t timeout_ns):
     """The call on one array, in place."""
     cdef call_t c
     open_call(&c, kind, root, timeout_ns)
     c.x, c.out, c.op, c.kernel = a[0], a[0], op, kernel
-    c.signature = pack_signature(kind, op, a.dtype, root, a.count)
-    return prepare(Call.__new__(Call), executor, &c, None, None, None)
+    c.signature = sign_call(&c)
+    return prepare(Call.__new__(Call), executor, &c, holder, None, None)
 
 
 cdef object all_reduce_many(Executor executor, arrays, op, int64_t timeout_ns, async_op):
@@ -254,7 +252,7 @@ cdef object all_reduce_many(Executor executor, arrays, op, int64_t timeout_ns, a
     cdef call_t c
     cdef int i, code
     xs = list_of(arrays)
-    sorter.add_arrays(executor, xs, True)
+    sorter.add_arrays(executor, xs, True, False)
     open_call(&c, KIND_ALL_REDUCE, NO_ROOT, timeout_ns)
     codes = {}
     for i in range(sorter.n):
@@ -275,7 +273,8 @@ cdef object all_reduce_many(Executor executor, arrays, op, int64_t timeout_ns, a
             c.x, c.out, c.op = a[0], a[0], NO_OP
             steps.append(prepare_user_op(executor, &c, op, None, None, xs[i]))
         elif a.nbytes > SMALL_NBYTES:
-            steps.append(one(executor, KIND_ALL_REDUCE, a, NO_ROOT, code, find_kernel(code, a.dtype), timeout_ns))
+            steps.append(one(executor, KIND_ALL_REDUCE, a, sorter.holders[i], NO_ROOT, code, find_kernel(code, a.dtype),
+                             timeout_ns))
     return dispatch(sorter.many("all_reduce_many", steps, xs), async_op)
 
 
@@ -283,13 +282,14 @@ cdef object broadcast_many(Executor executor, arrays, int root, int64_t timeout_
     cdef Sorter sorter = Sorter.__new__(Sorter)
     cdef int i
     xs = list_of(arrays)
-    sorter.add_arrays(executor, xs, not is_root(executor, root))
+    sorter.add_arrays(executor, xs, not is_root(executor, root), True)
     steps = []
     for members in sorter.bundles(-1):
         steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
     for i in range(sorter.n):
         if sorter.arrays[i].nbytes > SMALL_NBYTES:
-            steps.append(one(executor, KIND_BROADCAST, &sorter.arrays[i], root, NO_OP, NULL, timeout_ns))
+            steps.append(one(executor, KIND_BROADCAST, &sorter.arrays[i], sorter.holders[i], root, NO_OP, NULL,
+                             timeout_ns))
     return dispatch(sorter.many("broadcast_many", steps, xs), async_op)
 
 

@@ -23,6 +23,7 @@ cdef inline char *payload_of(array_t *x) noexcept nogil:
 
 cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil
 cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil
+cdef const int64_t *copy_counts(call_t *c, int size, Heap memory) except NULL
 cdef Program prepare_request(Engine e, call_t *c, request_t *request)
 cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1
 

@@ -159,15 +159,15 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int
 cdef Program find_program(Engine e, call_t *c):
     """The compiled plan of a call, which is made once."""
     cdef str name = KIND_NAMES[c.kind]
-    cdef int wide = 1
+    cdef int wide = 1, itemsize = c.x.itemsize if c.x.dtype >= 0 else 1
     nbytes = plan_sizes(e, c)
-    key = (name, nbytes, c.x.itemsize, c.root)
+    key = (name, nbytes, itemsize, c.root)
     if e.hierarchy is not None:
         wide = widening(c.op, c.x.dtype)
-        key = (name, nbytes, c.x.itemsize, c.root, wide)
+        key = (name, nbytes, itemsize, c.root, wide)
     found = e.programs.get(key)
     if found is None:
-        found = e.keep_program(key, program_for(e, name, nbytes, c.x.itemsize, max(c.root, 0), wide))
+        found = e.keep_program(key, program_for(e, name, nbytes, itemsize, max(c.root, 0), wide))
     return found
 
 

@@ -103,7 +103,7 @@ cdef object all_to_all_rows(Executor executor, x, out, counts, out_counts, int64
     cdef object room = -1      # rows of the output; -1: as many as are sent here
     open_call(c, KIND_ALL_TO_ALL, NO_ROOT, timeout_ns)
     call.like, call.row = x, row_of(x, "x", sent.total)
-    held = source_array(x, &c.x)
+    held = source_array(x, &c.x, True)
     result, kept = out, None
     if got is not None:
         room = got.total
@@ -111,7 +111,7 @@ cdef object all_to_all_rows(Executor executor, x, out, counts, out_counts, int64
     elif out is not None:
         room = (shape_of(out) or (0,))[0]
     if result is not None:
-        kept = target_array(result, &c.out)
+        kept = target_array(result, &c.out, True)
         check_output(executor, c, room * volume(call.row), got is not None and got.counts == sent.counts)
     call.set_numbers(size, (*sent.counts, *((-1,) * size if got is None else got.counts), room))
     return dispatch(prepare(call, executor, &call.exchange, held, kept, result), async_op)
@@ -197,9 +197,10 @@ cdef class SwapCall(Call):
         result, kept = self.result, self.kept
         if result is None:
             result = empty_like_array(self.like, (sum([line[rank] for line in matrix]), *self.row))
-            kept = target_array(result, &c.out)
+            kept = target_array(result, &c.out, True)
         c.counts = elements_of(memory, [n for line in matrix for n in line], volume(self.row))
         mistake = check_call(&c, rank, size)
         if mistake:
             refuse_call(mistake, &c, rank, size)
+        c.held, c.kept = <void *> self, <void *> kept
         return self.executor.prepare(&c), result, kept

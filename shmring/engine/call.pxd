@@ -19,9 +19,12 @@ ctypedef struct call_t:
     # NULL: all blocks have one size. The memory belongs to the caller until `Executor.run` or `prepare` returns.
     const int64_t *counts
     uint64_t signature             # what the ranks compare (engine/signature); set by `check_call`
-    array_t x
+    array_t x                      # of an opaque type only if `kind` moves data
     array_t out
     int64_t timeout_ns             # < 0: no limit
+    # Borrowed references to Python objects that keep the memory of the arrays; NULL: the caller does.
+    void *held
+    void *kept
 
 # What is wrong with a call; `refuse_call` has the texts.
 cdef enum:
@@ -45,6 +48,7 @@ cdef inline void open_call(call_t *c, int kind, int root, int64_t timeout_ns) no
     c.kernel = NULL
     c.counts = NULL
     c.timeout_ns = timeout_ns
+    c.held = c.kept = NULL
 
 
 cdef inline void without_arrays(call_t *c) noexcept nogil:
@@ -76,6 +80,11 @@ cdef inline size_t message_nbytes(call_t *c, int size) noexcept nogil:
 
 cdef int check_counts(call_t *c, int rank, int size) noexcept nogil
 cdef uint64_t sign_counts(call_t *c, int size) noexcept nogil
+
+
+cdef inline uint64_t sign_call(call_t *c) noexcept nogil:
+    """The signature of a call without counts."""
+    return pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count if c.x.dtype >= 0 else c.x.nbytes)
 
 
 cdef inline bint is_overlapping(call_t *c, int rank) noexcept nogil:
@@ -113,10 +122,10 @@ cdef inline int check_call(call_t *c, int rank, int size) noexcept nogil:
     elif c.x.count > MAX_COUNT:
         return TOO_LARGE
     else:
-        c.signature = pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count)
+        c.signature = sign_call(c)
     if not is_sender(c.kind, rank, c.root) or not is_receiver(c.kind, rank, c.root):
         return SOUND
-    if c.out.dtype != c.x.dtype:
+    if c.out.dtype != c.x.dtype or c.out.itemsize != c.x.itemsize:
         return BAD_DTYPE
     if c.counts == NULL and not has_equal_blocks(c, size):
         return BAD_OUT
@@ -140,6 +149,7 @@ cdef class Executor:
     cdef readonly int size
     # What asynchronous work is submitted to; it knows whether it is closed, and has `abort` and `disagree`.
     cdef readonly object engine
+    cdef object scratch            # in which small arrays are packed (shmring.collective.coalesced)
 
     cdef int run(self, call_t *call) except -1
     cdef Prepared prepare(self, call_t *call)

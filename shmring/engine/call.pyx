@@ -4,6 +4,7 @@ A collective is one record, `call_t`, whether it comes from Python or C, is made
 `check_call` checks it, without the interpreter; an `Executor` makes it.
 """
 
+from shmring.arrays.array_view cimport array_t
 from shmring.arrays.outputs cimport OVERLAP
 from shmring.base.hashing cimport mix
 from shmring.engine.kinds cimport KIND, KIND_ALL_TO_ALL
@@ -81,7 +82,7 @@ cdef int check_counts(call_t *c, int rank, int size) noexcept nogil:
 
 cdef uint64_t sign_counts(call_t *c, int size) noexcept nogil:
     """The signature of a call with counts."""
-    cdef uint64_t digest = 1
+    cdef uint64_t digest = 1 if c.x.dtype >= 0 else c.x.itemsize
     cdef int64_t i
     for i in range(ncounts(c, size)):
         digest = mix(digest, c.counts[i])
@@ -95,7 +96,7 @@ cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
     if mistake == BAD_OP:
         raise TypeError(f"op {OPS[c.op]!r} is not defined on {DTYPES[c.x.dtype].name}")
     if mistake == BAD_DTYPE:
-        raise TypeError(f"out has dtype {DTYPES[c.out.dtype].name}, x has {DTYPES[c.x.dtype].name}; they must be equal")
+        raise TypeError(f"out has dtype {dtype_name(&c.out)}, x has {dtype_name(&c.x)}; they must be equal")
     if mistake == BAD_COUNTS:
         numbers = [c.counts[i] for i in range(ncounts(c, size))]
         raise ValueError(f"counts={numbers}: must be numbers of elements, from 0 up, {MOST_ELEMENTS} together at most")
@@ -112,6 +113,10 @@ cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
         raise ValueError("in place, a rank receives from each peer as many elements as it sends there: pass "
                          "out_counts equal to counts, or another array as out")
     raise ValueError(OVERLAP)
+
+
+cdef object dtype_name(const array_t *a):
+    return DTYPES[a.dtype].name if a.dtype >= 0 else f"{a.itemsize} opaque bytes"
 
 
 cdef int refuse_out(call_t *c, count) except -1:

@@ -39,7 +39,6 @@ cdef class Engine:
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef readonly object hierarchy       # the locality domains that plans use (shmring.plan.hierarchy), or None
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
-    cdef object scratch                  # in which small arrays are packed (shmring.collective.coalesced)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef variants_t variants             # which of them
     cdef public Team team                # the threads that share large collectives (bootstrap/threads.pyx), or None

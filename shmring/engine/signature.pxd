@@ -1,6 +1,6 @@
 # Signatures: a call of a rank as 64 bits. Two ranks agree about a collective when their signatures are equal.
 #
-#   bits  0..35  count + 0      elements (bytes for objects)
+#   bits  0..35  count + 0      elements (bytes for objects and opaque types)
 #   bits 36..49  root + 1       0 where there is no root; so a communicator has at most MAX_RANKS ranks
 #   bits 50..53  dtype          position in dtypes.DTYPES; 15: opaque bytes
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
@@ -36,7 +36,7 @@ cdef enum:
 
 
 cdef inline uint64_t pack_signature(int kind, int op, int dtype, int root, uint64_t count) noexcept nogil:
-    return (<uint64_t> kind << 58 | <uint64_t> op << 54 | <uint64_t> dtype << 50
+    return (<uint64_t> kind << 58 | <uint64_t> op << 54 | <uint64_t> (dtype & OPAQUE) << 50
             | <uint64_t> (root + 1) << 36 | (count & MAX_COUNT))
 
 

@@ -2,110 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
-from shmring.base.timeouts import timeout_ns
-from shmring.collective import objects
-from shmring.nodes.reductions import NodesReductions
-from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
+from shmring.communicator import Communicator
+from shmring.nodes.group import NodesGroup
 
-_ONE_MACHINE = ("empty", "zeros", "array", "share", "shared_view", "shared_result", "explain", "trace", "placement")
+_ONE_MACHINE = "needs memory that all ranks can map: call it on comm.local, the communicator of this node's ranks"
+_BY_TORCH = "is not a call of a group of torch over several nodes: torch.distributed.new_group makes groups"
+_REFUSED = {
+    **dict.fromkeys(("empty", "zeros", "array", "share", "shared_view", "shared_result"), _ONE_MACHINE),
+    **dict.fromkeys(("explain", "trace", "placement"), _ONE_MACHINE),
+    **dict.fromkeys(("split", "subgroup", "dup", "shrink"), _BY_TORCH),
+}
 
 
-class NodesCommunicator(NodesReductions):
+class NodesCommunicator(Communicator):
     """A group of ranks that cannot all map each other's memory; made by `shmring.from_mpi` or a process group of torch.
 
-    It has the calls of `shmring.Communicator` on any arrays, with results equal to the bit unless ``reproducible`` is
-    false. One thread at a time is in a collective; a second one waits. As a context manager it closes, or aborts if
-    left with an exception.
+    It is a `shmring.Communicator` whose calls go over several machines: collectives give results equal to the bit
+    unless ``reproducible`` is false, and a message not received in time stays under way. What needs memory that all
+    ranks map raises `TypeError`: `empty`, `zeros`, `array`, `share`, `shared_view`, `shared_result`, `explain`,
+    `trace` and `placement` are on ``local``.
 
-    Attributes
+    Parameters
     ----------
-    rank, size : int
-        Among the ranks of all nodes.
-    name : str
-        For messages and logs.
-    nodes : list of list of int
-        The ranks of each node.
-    local : shmring.Communicator
-        The ranks of this node.
-    reproducible : bool
+    engine : NodesGroup
     """
 
-    def _limit_ns(self, timeout) -> int:
-        return timeout_ns(self._timeout_s if timeout is ... else timeout)
+    engine: NodesGroup
 
-    def send(self, x, dst, tag=0, *, timeout=...):
-        """As `shmring.Communicator.send`, except that a message not received in time stays under way."""
-        self.messages.send(x, dst, tag, self._limit_ns(timeout))
+    @property
+    def nodes(self) -> list[list[int]]:
+        """The ranks of each node, in order."""
+        return self.engine.nodes
 
-    def recv(self, x, src=ANY_SOURCE, tag=ANY_TAG, *, timeout=...):
-        """As `shmring.Communicator.recv`."""
-        return self.messages.recv(x, src, tag, self._limit_ns(timeout))
+    @property
+    def node(self) -> int:
+        """The node of this rank."""
+        return self.engine.node
 
-    def sendrecv(self, x, dst, out, src=ANY_SOURCE, *, tag=0, out_tag=ANY_TAG, timeout=...):
-        """As `shmring.Communicator.sendrecv`, except that a message not received in time stays under way."""
-        return self.messages.sendrecv(x, dst, tag, out, src, out_tag, self._limit_ns(timeout))
+    @property
+    def local(self) -> Communicator:
+        """The ranks of this node."""
+        return self.engine.local
 
-    def isend(self, x, dst, tag=0):
-        """As `shmring.Communicator.isend`."""
-        return self.messages.isend(x, dst, tag)
+    @property
+    def reproducible(self) -> bool:
+        """Whether reductions have the bits of one machine."""
+        return self.engine.reproducible
 
-    def irecv(self, x, src=ANY_SOURCE, tag=ANY_TAG):
-        """As `shmring.Communicator.irecv`."""
-        return self.messages.irecv(x, src, tag)
+    def stats(self) -> dict[str, Any]:
+        """The calls so far as ``rounds``, those that the wire can make as ``wire_calls``, the node's as ``local``."""
+        return self.engine.stats()
 
-    def probe(self, src=ANY_SOURCE, tag=ANY_TAG, *, timeout=...):
-        """As `shmring.Communicator.probe`."""
-        return self.messages.probe(src, tag, self._limit_ns(timeout))
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]} on {self.nodes}>"
 
-    def iprobe(self, src=ANY_SOURCE, tag=ANY_TAG):
-        """As `shmring.Communicator.iprobe`."""
-        return self.messages.probe(src, tag, 0)
 
-    def send_object(self, obj, dst, tag=0, *, timeout=...):
-        """As `shmring.Communicator.send_object`."""
-        self.messages.send_object(obj, dst, tag, self._limit_ns(timeout))
+def _refusal(name: str, why: str) -> Callable[..., None]:
+    def refuse(self: NodesCommunicator, *args: Any, **kwargs: Any) -> None:
+        raise TypeError(f"{name}() {why}; the ranks are on {len(self.nodes)} nodes")
 
-    def recv_object(self, src=ANY_SOURCE, tag=ANY_TAG, *, timeout=...):
-        """As `shmring.Communicator.recv_object`."""
-        return self.messages.recv_object(src, tag, self._limit_ns(timeout))
+    refuse.__doc__ = f"Refused with `TypeError`: {name}() {why}."
+    refuse.__name__ = name
+    return refuse
 
-    def broadcast_object(self, obj=None, root=0, *, timeout=...):
-        """As `shmring.Communicator.broadcast_object`."""
-        return objects.broadcast_object(self, obj, root, timeout)
 
-    def gather_object(self, obj, root=0, *, timeout=...):
-        """As `shmring.Communicator.gather_object`."""
-        return objects.gather_object(self, obj, root, timeout)
-
-    def all_gather_object(self, obj, *, timeout=...):
-        """As `shmring.Communicator.all_gather_object`."""
-        return objects.all_gather_object(self, obj, timeout)
-
-    def scatter_object(self, objs=None, root=0, *, timeout=...):
-        """As `shmring.Communicator.scatter_object`."""
-        return objects.scatter_object(self, objs, root, timeout)
-
-    def all_to_all_object(self, objs, *, timeout=...):
-        """As `shmring.Communicator.all_to_all_object`."""
-        return objects.all_to_all_object(self, objs, timeout)
-
-    def __enter__(self) -> NodesCommunicator:
-        return self
-
-    def __exit__(self, kind, value, traceback) -> None:
-        if kind is not None and not (self.is_closed or self.is_inherited or self.is_broken):
-            self.abort(f"{kind.__name__}: {value}")
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a communicator belongs to its process and can be neither copied nor pickled")
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _ONE_MACHINE:
-            raise TypeError(
-                f"{name}() needs memory that all ranks can map, and the ranks are on {len(self.nodes)} nodes: call it "
-                "on comm.local, the communicator of this node's ranks"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+for _name, _why in _REFUSED.items():
+    setattr(NodesCommunicator, _name, _refusal(_name, _why))

@@ -1,6 +1,6 @@
 # The messages of one call (nodes/exchange.pyx).
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmring.nodes.transfers cimport Transfers, work_t
 
@@ -24,5 +24,6 @@ cdef class Exchange:
     cdef int send(self, message_t *m, const char *data, size_t nbytes, object owner, uint64_t number,
                   uint32_t tag) except -1
     cdef int recv(self, message_t *m, char *data, size_t nbytes, object owner, uint32_t tag) except -1
-    cdef int await_received(self, message_t *m, char *data, size_t nbytes, uint64_t number, object deadline) except -1
+    cdef int await_received(self, message_t *m, char *data, size_t nbytes, uint64_t number,
+                            int64_t deadline_ns) except -1
     cdef object mismatch(self, message_t *m, uint64_t number)

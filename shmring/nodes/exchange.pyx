@@ -8,6 +8,7 @@ the check costs no round trip.
 
 import numpy as np
 
+from libc.stdint cimport int64_t
 from libc.string cimport memcmp, memcpy
 
 from shmring.arrays cimport numpy_api as cnp
@@ -69,15 +70,16 @@ cdef class Exchange:
                 return 0
         return self.transfers.recv(data, nbytes, owner, m.peer, CONTENT, tag + m.stream, &m.content)
 
-    cdef int await_received(self, message_t *m, char *data, size_t nbytes, uint64_t number, object deadline) except -1:
+    cdef int await_received(self, message_t *m, char *data, size_t nbytes, uint64_t number,
+                            int64_t deadline_ns) except -1:
         """Wait for it."""
         if m.is_first:
-            self.transfers.wait(&m.header, m.peer, deadline)
+            self.transfers.wait(&m.header, m.peer, deadline_ns)
             if memcmp(m.room, &number, NUMBER_NBYTES) or memcmp(m.room + NUMBER_NBYTES, m.text, TEXT_NBYTES):
                 raise self.mismatch(m, number)
             if nbytes <= self.short_nbytes:
                 memcpy(data, m.room + HEADER_NBYTES, nbytes)
-        return self.transfers.wait(&m.content, m.peer, deadline)
+        return self.transfers.wait(&m.content, m.peer, deadline_ns)
 
     cdef object mismatch(self, message_t *m, uint64_t number):
         cdef uint64_t their_number

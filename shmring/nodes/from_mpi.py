@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shmring.base.arguments import checked_rank
 from shmring.collective.groups import split_members
 from shmring.communicator import Communicator
 from shmring.errors import BrokenError, ClosedError, PeerLostError, RendezvousError
 from shmring.launch.init import init
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.nodes.discovery import agree, discover_nodes, forced_node
+from shmring.nodes.group import NodesGroup
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -32,13 +34,12 @@ class MpiCommunicator(NodesCommunicator):
     ----------
     mpi : mpi4py.MPI.Intracomm
         A duplicate of the communicator given, which this one uses alone.
-    parent_ranks : tuple of int or None
-        The number of each rank in the communicator from which this one was made; None if it was made by `from_mpi`.
+    settings : dict
+        As given to `from_mpi`.
     """
 
-    mpi: Any
-    settings: dict[str, Any]  # as given to `from_mpi`
-    parent_ranks: tuple[int, ...] | None = None
+    def __init__(self, engine: NodesGroup, parent_ranks: tuple[int, ...] | None, mpi: Any, settings: dict) -> None:
+        self.mpi, self.settings = mpi, settings
 
     def split(self, color, key=None, *, rendezvous_timeout=300.0, **settings):
         """As `shmring.Communicator.split`."""
@@ -47,17 +48,17 @@ class MpiCommunicator(NodesCommunicator):
 
     def subgroup(self, ranks, *, rendezvous_timeout=300.0, **settings):
         """As `shmring.Communicator.subgroup`."""
-        members = [self._checked_rank(r, "ranks") for r in ranks]
+        members = [checked_rank(r, self.size, "ranks") for r in ranks]
         if len(set(members)) < len(members):
             raise ValueError(f"ranks={members}: a rank may be listed only once")
         if self.rank not in members:
             raise ValueError(f"ranks={members}: this rank, {self.rank}, is not among them; only the listed ranks call")
-        self.check_usable()
+        self.engine.check_usable()
         return self._make_group(members, rendezvous_timeout, settings)
 
     def dup(self, *, rendezvous_timeout=300.0, **settings):
         """As `shmring.Communicator.dup`."""
-        self.check_usable()
+        self.engine.check_usable()
         return self._make_group(range(self.size), rendezvous_timeout, settings)
 
     def shrink(self, *, rendezvous_timeout=300.0, **settings):
@@ -66,7 +67,8 @@ class MpiCommunicator(NodesCommunicator):
         All other ranks call. MPI must still work after the death, which most launchers prevent by ending all ranks:
         ``mpiexec -disable-auto-cleanup`` of MPICH does not. `RendezvousError` if MPI cannot make the group.
         """
-        lost = {self._failure.rank} if isinstance(self._failure, PeerLostError) else set()
+        failure = self.engine.failure
+        lost = {failure.rank} if isinstance(failure, PeerLostError) else set()
         members = [r for r in range(self.size) if r not in lost]
         return self._make_group(members, rendezvous_timeout, settings)
 
@@ -84,13 +86,9 @@ class MpiCommunicator(NodesCommunicator):
             text = f"{self.name}: MPI cannot make a group of the ranks {list(members)}: {error}"
             raise RendezvousError(text) from error
         try:
-            group = _connect(comm, self.reproducible, rendezvous_timeout, settings)
+            return _connect(comm, self.reproducible, rendezvous_timeout, settings, tuple(members))
         except BrokenError as error:
             raise RendezvousError(f"{self.name}: no group of the ranks {list(members)}: {error}") from error
-        if isinstance(group, Communicator):  # all members are on one machine
-            return Communicator(group.engine, tuple(members))
-        group.parent_ranks = tuple(members)
-        return group
 
 
 def from_mpi(
@@ -156,13 +154,15 @@ def from_mpi(
     return _connect(comm.Dup(), reproducible, rendezvous_timeout, settings)
 
 
-def _connect(comm: Any, reproducible: bool, rendezvous_timeout: float | None, settings: dict) -> Any:
+def _connect(
+    comm: Any, reproducible: bool, rendezvous_timeout: float | None, settings: dict, parent_ranks: Any = None
+) -> Any:
     """``comm`` is for the new communicator alone. If a rank fails, all ranks raise."""
     from mpi4py import MPI
 
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     try:
-        return _connect_ranks(comm, reproducible, rendezvous_timeout, settings)
+        return _connect_ranks(comm, reproducible, rendezvous_timeout, settings, parent_ranks)
     except MPI.Exception:
         raise
     except Exception:
@@ -170,7 +170,9 @@ def _connect(comm: Any, reproducible: bool, rendezvous_timeout: float | None, se
         raise
 
 
-def _connect_ranks(comm: Any, reproducible: bool, rendezvous_timeout: float | None, settings: dict) -> Any:
+def _connect_ranks(
+    comm: Any, reproducible: bool, rendezvous_timeout: float | None, settings: dict, parent_ranks: Any
+) -> Any:
     from mpi4py import MPI
 
     rank, size = comm.Get_rank(), comm.Get_size()
@@ -200,21 +202,19 @@ def _connect_ranks(comm: Any, reproducible: bool, rendezvous_timeout: float | No
     local, _ = agree(exchange, connected, Communicator.close)
     if len(nodes) == 1:
         comm.Free()
-        return local
+        return local if parent_ranks is None else Communicator(local.engine, parent_ranks)
     from shmring.nodes.mpi_wire import MpiWire
 
     data = comm.Dup()  # the other one makes groups: it has no messages pending after a failure
     data.Set_errhandler(MPI.ERRORS_RETURN)
 
-    def made() -> tuple[MpiCommunicator, str]:
+    def made() -> tuple[NodesGroup, str]:
         try:
-            wire = MpiWire(session, data)
-            return MpiCommunicator(local, nodes, wire, reproducible), ""
+            return NodesGroup(local, nodes, MpiWire(session, data), reproducible), ""
         except Exception:
             local.abort("this rank could not be connected to other nodes")
             local.close()
             raise
 
-    group, _ = agree(exchange, made, MpiCommunicator.close)
-    group.mpi, group.settings = comm, settings
-    return group
+    group, _ = agree(exchange, made, NodesGroup.close)
+    return MpiCommunicator(group, parent_ranks, comm, settings)

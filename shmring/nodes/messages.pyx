@@ -23,16 +23,16 @@ from libc.stdint cimport int64_t
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.nodes.mailbox cimport ACK, CREDIT, LEAVING, MESSAGE, NFIELDS, Arrived, Mailbox
-from shmring.nodes.transfers cimport bytes_at
+from shmring.nodes.transfers cimport bytes_at, left_s
 from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, RECV, SEND, Message, Messages, Request, begin_wait,
                                    can_hold, check_apart, check_tag, is_for, message_of, misfit, request_of, wait_t)
 from shmring.sync.backoff cimport deadline_of, is_past_deadline, now_ns
 from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.sync.turn cimport Turn
 
+from shmring.base.arguments import checked_rank
 from shmring.base.unraisable import report_unraisable
 from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
-from shmring.nodes.deadline import Deadline
 from shmring.nodes.wire import SHORT_NBYTES, Channel, WireError
 from shmring.objects.codec import (BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, block_of, dump, load, parts_of,
                                    require_pickle)
@@ -44,7 +44,7 @@ cdef enum:
     LONGEST_NS = 1_000_000              # sleep
     PER_LOOK_NS = 20_000_000            # between two looks at the ranks of this node
 
-cdef double LINGER_S = 5.0              # for how long a rank that leaves waits for its envelopes to be received
+cdef int64_t LINGER_NS = 5_000_000_000  # for how long a rank that leaves waits for its envelopes to be received
 cdef object NOTHING = np.empty(0, np.uint8)
 
 
@@ -60,9 +60,15 @@ cdef class NodesMessages(Messages):
 
     Parameters
     ----------
-    group : NodesLifecycle
+    group : NodesGroup
     wire : Wire
     """
+    cdef object group, wire
+    cdef Turn turn
+    cdef bint is_listening
+    cdef list posted, arrived, finished
+    cdef dict mailboxes, lost
+    cdef set left
 
     def __init__(self, group, wire):
         self.group, self.wire = group, wire
@@ -194,7 +200,7 @@ cdef class NodesMessages(Messages):
             else:
                 box.without_room.append((box.nsent, r))
         except WireError as error:
-            raise self.group._break(error) from error
+            raise self.group.fail(error) from error
         finally:
             self.turn.give()
         return r
@@ -348,7 +354,7 @@ cdef class NodesMessages(Messages):
                 self.receive_content(arrived, bytes_at(r.a.data, arrived.message.nbytes, r.keeper))
                 self.finish(r, arrived.message, None)
         except WireError as error:
-            raise self.group._break(error) from error
+            raise self.group.fail(error) from error
 
     cdef int note(self, object envelope, int source) except -1:
         """In the turn."""
@@ -406,11 +412,11 @@ cdef class NodesMessages(Messages):
             return 0
         try:
             work = self.wire.recv(data, message.source, Channel.MESSAGE, arrived.number)
-            self.wire.wait(work, message.source, self.group._timeout_s)
+            self.wire.wait(work, message.source, self.group.config.timeout)
         except WireError as error:
-            raise self.group._break(error) from error
+            raise self.group.fail(error) from error
         except BaseException as error:      # of a signal handler: the message is lost
-            self.group._break(AbortedError(f"{type(error).__name__} in a receive", self.group.local_rank))
+            self.group.fail(AbortedError(f"{type(error).__name__} in a receive", self.group.local_rank))
             raise
         self.turn.take()
         try:
@@ -421,7 +427,7 @@ cdef class NodesMessages(Messages):
 
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1:
         if not any_is_allowed or peer != ANY:
-            self.group._checked_rank(peer, "src" if any_is_allowed else "dst")
+            checked_rank(peer, self.group.size, "src" if any_is_allowed else "dst")
         return 0
 
     # ---- leaving ----
@@ -433,7 +439,7 @@ cdef class NodesMessages(Messages):
         with suppress(ShmringError):
             self.progress()
         if self.group.is_broken or not (peer in self.left or self.wire.has_left(peer)):
-            self.group._break(error)
+            self.group.fail(error)
         else:
             self.lost[peer] = PeerLostError(f"{self.group.name}: rank {peer} has left the group", peer)
 
@@ -454,14 +460,14 @@ cdef class NodesMessages(Messages):
 
     def announce_leave(self):
         """Let the peers know that nothing more will follow, once they have received all that was sent before."""
+        cdef int64_t deadline_ns = now_ns() + LINGER_NS
         cdef Mailbox box
-        deadline = Deadline(LINGER_S)
         for box in self.mailboxes.values():
             with suppress(WireError):       # the peer is gone
-                box.flush(deadline.left_s())
+                box.flush(left_s(deadline_ns, 0.0))
                 if box.is_read:             # else the envelope might never be received
                     box.post(LEAVING, 0, 0, 0, 0, NOTHING)
-                    box.flush(deadline.left_s())
+                    box.flush(left_s(deadline_ns, 0.0))
 
     def renew(self):
         """In a forked child: a thread of the parent may have had the turn."""

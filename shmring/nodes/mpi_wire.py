@@ -21,7 +21,7 @@ from mpi4py import MPI
 from shmring.base import lifecycle
 from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
 from shmring.nodes.history import number_of
-from shmring.nodes.mpi_collectives import MpiCollectives
+from shmring.nodes.mpi_transfers import MpiTransfers
 from shmring.nodes.wire import ENVELOPE_NBYTES, Channel, Wire, WireError
 from shmring.sync.long_waits import WaitNotes
 
@@ -78,7 +78,7 @@ class MpiWire(Wire):
         self.name, self.rank, self.size = name, comm.Get_rank(), comm.Get_size()
         self._comm = comm
         self._tags = (comm.Get_attr(MPI.TAG_UB) + 1) // (_NOTICE + 1)  # of each channel; MPI guarantees 32767 in all
-        self.transfers = MpiCollectives(self, comm, self._tags)
+        self.transfers = MpiTransfers(self, comm, self._tags)
         self._works: dict[int, tuple[Any, np.ndarray]] = {}  # pending, with the memory that MPI reads or writes
         self._looking = threading.Lock()  # for notices and envelopes: taken without waiting
         self._failure: bytes | None = None

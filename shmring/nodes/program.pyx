@@ -1,26 +1,35 @@
 """Plans over several nodes as programs: compiled from their steps once, executed without Python in between.
 
 Memory is a buffer and a place in it, messages are structures with room for their work, and which message is the first
-from a rank in the call is known beforehand.
+from a rank in the call is known beforehand. Reductions have the bits of one machine: its kernels, in parts.
 """
 
 import zlib
 
 import numpy as np
 
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t
 from libc.string cimport memmove
 
+from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.arrays cimport numpy_api as cnp
-from shmring.nodes.flat cimport fold, set_operation
-from shmring.nodes.transfers cimport bytes_at
+from shmring.arrays.array_view cimport array_t
+from shmring.base.heap cimport Heap
+from shmring.collective.local cimport payload_of
+from shmring.engine.call cimport Executor, call_t, check_call, elements_of_x, open_call, refuse_call, without_arrays
+from shmring.engine.kinds cimport KIND, KIND_BROADCAST, KIND_SCATTER, has_root, is_receiver, is_sender
+from shmring.engine.signature cimport NO_ROOT
+from shmring.kernel.reduce cimport find_carrier, find_kernel, fold_t, reduce_into
+from shmring.nodes.exchange cimport Exchange, message_t
 from shmring.nodes.trials cimport WIRE, Trials
 from shmring.sync.backoff cimport now_ns
 
+from shmring.dtypes import DTYPE_CODES, DTYPES, OP_CODES, widening
+from shmring.engine.kinds import COLLECTIVES
 from shmring.nodes.exchange import header_text
-from shmring.nodes.local_call import LocalCall
-from shmring.nodes.plan.steps import OUT, Await, Copy, Fold, Recv, Send, Settle, X
+from shmring.nodes.plan.steps import OUT, Await, Copy, Fold, Local, Recv, Send, Settle, X
+from shmring.nodes.wire import AFTER_S
 
 cnp.import_array()
 
@@ -30,103 +39,67 @@ cdef enum:
     ALIGNMENT = 64          # of the buffers of a plan
     NSTREAMS = 1 << 14      # also of the numbers made of calls
 
-_KINDS = {Send: SEND, Recv: RECV, Await: AWAIT, Settle: SETTLE, Fold: FOLD, Copy: COPY}
+cdef int64_t AFTER_NS = <int64_t> (1e9 * <double> AFTER_S)
+cdef int UINT8 = DTYPE_CODES["uint8"], SUM = OP_CODES["sum"], AVG = OP_CODES["avg"]
+
+_KINDS = {Send: SEND, Recv: RECV, Await: AWAIT, Settle: SETTLE, Fold: FOLD, Copy: COPY, Local: LOCAL}
 
 
 cdef class Program:
-    """A plan with its memory.
-
-    Parameters
-    ----------
-    plan : Plan
-    operand : Operand
-    what : str
-        The call and its arguments, as far as all ranks must agree. At most 140 ASCII characters.
-    exchange : Exchange
-    local : Communicator
-        The ranks of the node.
-    form : Form or None
-        For the wire's own collective; None if that will not do.
-    trials : Trials or None
-        Of that collective beside the plan.
+    """A plan with its memory. Made by `make_program`.
 
     Attributes
     ----------
     what : str
+        The call and its arguments, as far as all ranks must agree.
+    algorithm : str
     digest : int
-        Of it, 32 bits.
+        Of ``what``, 32 bits.
     nbytes : int
         Of the plan's own memory.
     is_retired : bool
         Whether it has none any more.
     """
 
-    def __cinit__(self, plan, operand, str what not None, Exchange exchange not None, local, form, Trials trials):
-        if form is not None:
-            self.collective = exchange.transfers.collective(form)
-        self.trials = trials
-        self.what, self.exchange, self.is_passive = what, exchange, exchange.transfers.wire.is_passive
-        self.digest = zlib.crc32(what.encode())
-        self.texts, self.locals = [], []
-        nfolded = [len(step.sources) for step in plan.steps if isinstance(step, Fold)]
-        nmessages = len(plan.steps) + 1
-        self.steps = <step_t *> PyMem_Calloc(nmessages, sizeof(step_t))
-        self.sends = <message_t *> PyMem_Calloc(nmessages, sizeof(message_t))
-        self.recvs = <message_t *> PyMem_Calloc(nmessages, sizeof(message_t))
-        self.sources = <place_t *> PyMem_Calloc(sum(nfolded) + 1, sizeof(place_t))
-        self.pointers = <const void **> PyMem_Calloc(max(nfolded, default=0) + 1, sizeof(void *))
-        if (self.steps == NULL or self.sends == NULL or self.recvs == NULL or self.sources == NULL
-                or self.pointers == NULL):
-            raise MemoryError
-        if nfolded:
-            set_operation(&self.operation, operand.op, operand.code)
-        Compiler(self, plan, operand, local)
-
-    def __dealloc__(self):
-        PyMem_Free(self.steps)
-        PyMem_Free(self.sends)
-        PyMem_Free(self.recvs)
-        PyMem_Free(self.sources)
-        PyMem_Free(self.pointers)
-
-    def run(self, uint64_t number, cnp.ndarray x, cnp.ndarray out, deadline):
-        """Execute the steps in call ``number``, with these arrays as X and OUT; None where the rank has none."""
+    cdef int run(self, uint64_t number, call_t *c, int64_t deadline_ns) except -1:
+        """Make call ``number``."""
         cdef char *buffers[4]
+        cdef tuple arrays = (<object> c.held if c.held != NULL else None, <object> c.kept if c.kept != NULL else None)
         buffers[NONE] = buffers[AT_X] = buffers[AT_OUT] = NULL
-        if x is not None:
-            buffers[AT_X] = <char *> cnp.PyArray_DATA(x)
-        if out is not None:
-            buffers[AT_OUT] = <char *> cnp.PyArray_DATA(out)
+        if c.kind == KIND_BROADCAST or is_sender(c.kind, self.rank, c.root):
+            buffers[AT_X] = payload_of(&c.x)
+        if c.kind != KIND_BROADCAST and is_receiver(c.kind, self.rank, c.root):
+            buffers[AT_OUT] = payload_of(&c.out)
         buffers[OWN] = <char *> cnp.PyArray_DATA(<cnp.ndarray> self.memory)
-        owners = [None, x, out, self]
         self.exchange.transfers.history.note(number, self.what, self.digest)
         try:
             if self.collective is None:
-                self.perform(number, owners, buffers, deadline)
+                self.perform(number, arrays, buffers, deadline_ns)
             else:
-                self.choose(number, owners, buffers, deadline)
+                self.choose(number, arrays, buffers, deadline_ns)
         except BaseException:
-            self.exchange.transfers.wire.abandon(owners)
+            self.exchange.transfers.wire.abandon((arrays, self))
             raise
+        return 0
 
     def retire(self):
         """Give the memory up; the program cannot be executed again."""
         self.is_retired, self.memory = True, None
 
-    cdef int choose(self, uint64_t number, list owners, char **buffers, object deadline) except -1:
+    cdef int choose(self, uint64_t number, tuple arrays, char **buffers, int64_t deadline_ns) except -1:
         """Make the call by the plan or by the wire, as all ranks do."""
         cdef Trials trials = self.trials
         cdef int64_t ended_ns
         if trials.begin() == WIRE:
-            self.collective.run(buffers[AT_X], buffers[AT_OUT], deadline)
+            self.collective.run(buffers[AT_X], buffers[AT_OUT], deadline_ns)
         else:
-            self.perform(number, owners, buffers, deadline)
+            self.perform(number, arrays, buffers, deadline_ns)
         ended_ns, trials.ended_ns = trials.ended_ns, now_ns()
         if trials.note(trials.ended_ns - ended_ns):
-            trials.conclude(self.exchange.transfers.find_most(trials.least(), deadline))
+            trials.conclude(self.exchange.transfers.find_most(trials.least(), deadline_ns))
         return 0
 
-    cdef int perform(self, uint64_t number, list owners, char **buffers, object deadline) except -1:
+    cdef int perform(self, uint64_t number, tuple arrays, char **buffers, int64_t deadline_ns) except -1:
         cdef uint32_t tag = (self.digest + <uint32_t> number) % NSTREAMS * NSTREAMS
         cdef step_t *step
         cdef char *data
@@ -135,51 +108,67 @@ cdef class Program:
         for i in range(self.nsteps):
             step = &self.steps[i]
             data = buffers[step.out.buffer] + step.out.start
-            owner = owners[step.out.buffer]
+            owner = self if step.out.buffer == OWN else arrays
             if step.kind == SEND:
                 self.exchange.send(&self.sends[step.index], data, step.out.nbytes, owner, number, tag)
                 self.nsent += 1
             elif step.kind == RECV:
                 self.exchange.recv(&self.recvs[step.index], data, step.out.nbytes, owner, tag)
             elif step.kind == AWAIT:
-                self.exchange.await_received(&self.recvs[step.index], data, step.out.nbytes, number, deadline)
+                self.exchange.await_received(&self.recvs[step.index], data, step.out.nbytes, number, deadline_ns)
             elif step.kind == SETTLE:
-                self.settle(step.n, deadline)
+                self.settle(step.n, deadline_ns)
             elif step.kind == FOLD:
                 self.add_up(step, buffers)
             elif step.kind == COPY:
                 memmove(data, buffers[step.source.buffer] + step.source.start, step.out.nbytes)
             else:
-                self.call_local(step, owners, buffers, deadline)
-        return self.finish(deadline)
+                self.call_local(step, buffers, deadline_ns)
+        return self.finish(deadline_ns)
 
-    cdef int settle(self, int n, object deadline) except -1:
+    cdef int settle(self, int n, int64_t deadline_ns) except -1:
         """Wait until everything sent may be overwritten, or the next ``n`` messages."""
         cdef message_t *m
         cdef int last = min(self.nsettled + n, self.nsent) if n else self.nsent
         while self.nsettled < last:
             m = &self.sends[self.nsettled]
-            self.exchange.transfers.wait(&m.content, m.peer, deadline)
+            self.exchange.transfers.wait(&m.content, m.peer, deadline_ns)
             self.nsettled += 1
         return 0
 
-    cdef int finish(self, object deadline) except -1:
+    cdef int finish(self, int64_t deadline_ns) except -1:
         """Wait until everything sent has left."""
         cdef message_t *m
         cdef int i
-        self.settle(0, deadline)
+        self.settle(0, deadline_ns)
         for i in range(self.nsent):
             m = &self.sends[i]
             if m.is_first:
-                self.exchange.transfers.wait(&m.header, m.peer, deadline)
+                self.exchange.transfers.wait(&m.header, m.peer, deadline_ns)
         return 0
 
-    cdef int call_local(self, step_t *step, list owners, char **buffers, object deadline) except -1:
-        call = self.locals[step.index]
-        if call.is_after and self.is_passive:  # what has not left would wait for this rank, which is to sleep
-            self.finish(deadline)
-        call(_array(&step.source, owners, buffers), _array(&step.out, owners, buffers), deadline)
-        return 0
+    cdef int call_local(self, step_t *step, char **buffers, int64_t deadline_ns) except -1:
+        """Make a collective of the node's ranks."""
+        cdef call_t *c = &self.locals[step.index]
+        cdef int rank = self.local.rank, size = self.local.size, mistake
+        if step.is_after and self.is_passive:  # what has not left would wait for this rank, which is to sleep
+            self.finish(deadline_ns)
+        c.timeout_ns = -1
+        if deadline_ns >= 0:
+            c.timeout_ns = max(0, deadline_ns - now_ns() + (AFTER_NS if step.is_after else 0))
+        set_array(&c.x, &step.source, buffers)
+        set_array(&c.out, &step.out, buffers)
+        if not is_sender(c.kind, rank, c.root):
+            c.x = c.out
+            if c.kind == KIND_SCATTER:
+                c.x.count = size * c.out.count if c.counts == NULL else elements_of_x(c, c.root, size)
+                c.x.nbytes = c.x.count * c.x.itemsize
+        elif c.kind == KIND_BROADCAST or not is_receiver(c.kind, rank, c.root):
+            c.out = c.x
+        mistake = check_call(c, rank, size)
+        if mistake:
+            refuse_call(mistake, c, rank, size)
+        return self.local.run(c)
 
     cdef int add_up(self, step_t *step, char **buffers) except -1:
         cdef place_t *place
@@ -195,27 +184,93 @@ cdef class Program:
                     self.pointers, step.n, before, step.total)
 
 
-cdef object _array(const place_t *place, list owners, char **buffers):
-    if place.buffer == NONE:
-        return None
-    return bytes_at(buffers[place.buffer] + place.start, place.nbytes, owners[place.buffer])
+cdef inline void set_array(array_t *a, const place_t *place, char **buffers) noexcept nogil:
+    a.data, a.nbytes, a.count = buffers[place.buffer] + place.start, place.nbytes, place.nbytes // a.itemsize
+
+
+# ---- reductions ------------------------------------------------------------------------------------------------------
+
+cdef operation_t operation_of(int op, int dtype):
+    cdef operation_t o
+    cdef size_t wide = widening(op, dtype)
+    o.kernel, o.carrier = find_kernel(op, dtype), find_carrier(op, dtype)
+    o.itemsize = DTYPES[dtype].itemsize
+    o.wide = o.itemsize * wide
+    return o
+
+
+cdef int fold(const operation_t *o, void *out, size_t count, const void **src, int n, const void *before,
+              int total) except -1:
+    """Reduce ``count`` elements of ``n`` sources in their order, from ``src[1]`` on; ``src[0]`` is overwritten.
+
+    ``before`` is the partial result of the operands before these, or NULL. ``total`` is the number of operands of all
+    parts if these are the last; 0: ``out`` is a partial result. ``out`` may be ``before``, or one of the sources.
+    """
+    cdef fold_t f
+    cdef void *opened
+    if o.carrier != NULL and before == NULL and total != 0 and total != n:
+        # These are partial sums: the kernel of `avg` would divide them again.
+        opened = PyMem_Malloc(count * o.wide + 1)
+        if opened == NULL:
+            raise MemoryError
+        try:
+            fold(o, opened, count, src, 1, NULL, 0)
+            return fold(o, out, count, src + 1, n - 1, opened, total)
+        finally:
+            PyMem_Free(opened)
+    f.kernel, f.closes, f.total = o.kernel, NULL, total
+    f.itemsize = f.first_itemsize = o.itemsize
+    f.dst_itemsize = o.itemsize if total else o.wide
+    if before != NULL:
+        f.first_itemsize = o.wide
+        src[0] = before
+    if o.carrier != NULL and total == 0:
+        f.kernel = o.carrier.opens if before == NULL else o.carrier.carries
+    elif o.carrier != NULL and before != NULL:
+        f.kernel, f.closes = NULL, o.carrier.closes
+    with nogil:
+        reduce_into(&f, out, NULL, src + (before == NULL), n + (before != NULL), count, SHMRING_ORDINARY,
+                    SHMRING_ORDINARY)
+    return 0
+
+
+# ---- compilation -----------------------------------------------------------------------------------------------------
+
+cdef Program make_program(plan, call_t *c, str what, Exchange exchange, Executor local):
+    cdef Program p = Program.__new__(Program)
+    cdef size_t n = len(plan.steps) + 1
+    nsources = [len(step.sources) for step in plan.steps if isinstance(step, Fold)]
+    p.form = form_of(c, exchange.transfers.wire.size)
+    p.signature, p.in_place, p.rank = c.signature, is_in_place(c), exchange.transfers.wire.rank
+    p.what, p.algorithm, p.digest = what, plan.algorithm, zlib.crc32(what.encode())
+    p.exchange, p.local, p.is_passive = exchange, local, exchange.transfers.wire.is_passive
+    p.texts, p.heap = [], Heap()
+    p.steps = <step_t *> p.heap.allocate(n, sizeof(step_t))
+    p.sends = <message_t *> p.heap.allocate(n, sizeof(message_t))
+    p.recvs = <message_t *> p.heap.allocate(n, sizeof(message_t))
+    p.locals = <call_t *> p.heap.allocate(n, sizeof(call_t))
+    p.sources = <place_t *> p.heap.allocate(sum(nsources) + 1, sizeof(place_t))
+    p.pointers = <const void **> p.heap.allocate(max(nsources, default=0) + 1, sizeof(void *))
+    if nsources:
+        p.operation = operation_of(c.op, c.x.dtype)
+    Compiler(p, plan)
+    return p
 
 
 cdef class Compiler:
     """Fills a program with the steps of a plan."""
     cdef Program program
     cdef dict itemsizes, starts
-    cdef object operand, local
     cdef set sent_to, received_from
     cdef dict awaited           # (peer, stream): the places of what has not been awaited, with the messages
     cdef int nsources
 
-    def __init__(self, Program program not None, plan, operand, local):
-        self.program, self.operand, self.local = program, operand, local
+    def __init__(self, Program program not None, plan):
+        cdef size_t itemsize = program.form.itemsize, end = 0
+        self.program = program
         self.sent_to, self.received_from, self.awaited, self.starts = set(), set(), {}, {}
-        self.itemsizes = {name: operand.partial_itemsize if name in plan.partials else operand.itemsize
+        self.itemsizes = {name: program.operation.wide if name in plan.partials else itemsize
                           for name in (X, OUT, *plan.temps)}
-        cdef size_t end = 0
         for name, count in plan.temps.items():
             self.starts[name] = end
             end += (<size_t> count * <size_t> self.itemsizes[name] + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
@@ -226,7 +281,7 @@ cdef class Compiler:
 
     cdef int add(self, step_t *to, step) except -1:
         cdef Program program = self.program
-        to.kind = _KINDS.get(type(step), LOCAL)
+        to.kind = _KINDS[type(step)]
         if to.kind == SEND:
             self.place(&to.out, step.span)
             to.index, program.nsends = program.nsends, program.nsends + 1
@@ -252,8 +307,9 @@ cdef class Compiler:
             self.place(&to.out, step.out)
             self.place(&to.source, step.source)
             if to.kind == LOCAL:
-                to.index = len(program.locals)
-                program.locals.append(LocalCall(self.local, step, self.operand))
+                to.index, program.nlocals = program.nlocals, program.nlocals + 1
+                to.is_after = step.is_after
+                self.set_local(&program.locals[to.index], step)
         return 0
 
     cdef int place(self, place_t *to, span) except -1:
@@ -276,4 +332,25 @@ cdef class Compiler:
             text = header_text(self.program.what, nbytes)
             self.program.texts.append(text)
             m.room, m.text = self.program.exchange.find_room(m.peer, is_sent), <const char *> text
+        return 0
+
+    cdef int set_local(self, call_t *c, step) except -1:
+        """A collective of the node's ranks: of elements if it reduces, else of bytes."""
+        cdef form_t *form = &self.program.form
+        cdef int kind = COLLECTIVES[step.call].code
+        cdef bint reduces = KIND[kind].takes_op
+        cdef int64_t unit = 1 if reduces else form.itemsize
+        cdef int64_t *counts
+        open_call(c, kind, step.root if has_root(kind) else NO_ROOT, -1)
+        without_arrays(c)
+        c.x.dtype, c.x.itemsize = UINT8, 1
+        if reduces:
+            c.op = SUM if form.op == AVG else form.op
+            c.x.dtype, c.x.itemsize = form.dtype, form.itemsize
+        c.out = c.x
+        if step.counts:
+            counts = <int64_t *> self.program.heap.allocate(len(step.counts), sizeof(int64_t))
+            for i, count in enumerate(step.counts):
+                counts[i] = count * unit
+            c.counts = counts
         return 0

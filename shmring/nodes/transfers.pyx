@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from libc.stdint cimport int64_t
+
 from shmring.arrays cimport numpy_api as cnp
 
 from shmring.nodes.history cimport History
@@ -50,22 +52,22 @@ cdef class Transfers:
         self.works[<size_t> work] = made
         return 0
 
-    cdef int wait(self, work_t *work, int peer, object deadline) except -1:
+    cdef int wait(self, work_t *work, int peer, int64_t deadline_ns) except -1:
         if work.is_pending:
-            self.wire.wait(self.works.pop(<size_t> work), peer, deadline.left_s(GRACE_S))
+            self.wire.wait(self.works.pop(<size_t> work), peer, left_s(deadline_ns, GRACE_S))
             work.is_pending = False
         return 0
 
-    cdef Collective collective(self, object form):
+    cdef Collective collective(self, const form_t *form):
         return None
 
-    cdef list find_most(self, list numbers, object deadline):
+    cdef list find_most(self, list numbers, int64_t deadline_ns):
         raise NotImplementedError
 
 
 cdef class Collective:
     """A collective of the wire, for calls of one form."""
 
-    cdef int run(self, const void *x, void *out, object deadline) except -1:
+    cdef int run(self, const void *x, void *out, int64_t deadline_ns) except -1:
         """Make it, with what `perform` of a plan has as X and OUT; NULL where the rank has none."""
         raise NotImplementedError

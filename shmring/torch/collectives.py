@@ -140,9 +140,7 @@ class Collectives(CallDispatch):
 def _all_reduce(comm, timeout_s, x, op) -> None:
     if x.layout is not _DENSE:
         _all_reduce_sparse(comm, timeout_s, x, op)
-    elif comm.nodes is not None or (
-        op != "sum" and not is_of_the_core(x, op)
-    ):  # the common case, sum, is tested first
+    elif op != "sum" and not is_of_the_core(x, op):  # the common case, sum, is tested first
         _all_reduce_dense(comm, timeout_s, x, op)
     else:
         all_reduce_(x, op, comm=comm, timeout=timeout_s)

@@ -13,6 +13,7 @@ import shmring
 from shmring.base import lifecycle
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.nodes.discovery import discover_nodes, forced_node
+from shmring.nodes.group import NodesGroup
 from shmring.torch.gloo_wire import GlooWire
 
 
@@ -57,7 +58,7 @@ def join(
     try:
         nranks = sum(map(len, machines))
         wire = GlooWire(session, dist.PrefixStore(session, store), rank, nranks, local.config.timeout)
-        return NodesCommunicator(local, machines, wire)
+        return NodesCommunicator(NodesGroup(local, machines, wire))
     except BaseException:
         local.abort("another node could not be reached")
         local.close()

@@ -10,7 +10,6 @@ from torch._C import _distributed_c10d as c10d
 
 import shmring
 from shmring.errors import ShmringError
-from shmring.nodes.communicator import NodesCommunicator
 from shmring.torch.allocator import GroupAllocator
 from shmring.torch.barrier import run_monitored_barrier
 from shmring.torch.collectives import Collectives
@@ -37,7 +36,7 @@ class ProcessGroup(Collectives, TorchMessages):
     supports_coalescing = False
     supports_time_estimate = False
 
-    def __init__(self, comm: shmring.Communicator | NodesCommunicator, store, timeout: timedelta) -> None:
+    def __init__(self, comm: shmring.Communicator, store, timeout: timedelta) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._store = store
@@ -68,7 +67,7 @@ class ProcessGroup(Collectives, TorchMessages):
         """Raise if a group of this class cannot be on so many machines. The same on all ranks."""
 
     @property
-    def comm(self) -> shmring.Communicator | NodesCommunicator:
+    def comm(self) -> shmring.Communicator:
         """The communicator on which the calls are made."""
         return self._comm
 
@@ -195,7 +194,7 @@ def make(options, settings, kind: type[ProcessGroup] = ProcessGroup) -> ProcessG
     settings = {"timeout": timeout_s, **(settings or {})}
     machines = nodes(store, rank, size, session, options.timeout)
     kind.check_machines(len(machines))
-    comm: shmring.Communicator | NodesCommunicator
+    comm: shmring.Communicator
     if len(machines) > 1:
         comm = join(machines, rank, session, store, timeout_s, settings)
     else:

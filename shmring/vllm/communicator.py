@@ -33,7 +33,7 @@ class ShmringCommunicator(CpuCommunicator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         comm = getattr(self.device_group, "comm", None)
-        self._comm = comm if isinstance(comm, Communicator) else None
+        self._comm = comm if isinstance(comm, Communicator) and comm.nodes is None else None
         self.supports_tensor_dict = self._comm is not None
         self._name = f"vllm {self.unique_name} {self.ranks}"
         if self._comm is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.collective_checks import moves_opaque_types
 from support.drivers import draw_for, run_cases
 
 import shmring
@@ -49,6 +50,10 @@ def functions(comm):
     assert np.array_equal(comm.scan(np.full(3, me + 1), op=lambda a, b: a * 2 + b)[:1] > 0, [True])
     many = comm.all_reduce_many([np.ones(3), np.ones(4, np.int32), np.ones(2)])
     assert [x.tolist() for x in many] == [[n] * 3, [n] * 4, [n] * 2]
+
+
+def opaque(comm):
+    moves_opaque_types(comm)
 
 
 def objects(comm):
@@ -188,7 +193,7 @@ def background(comm):
     x[:] = comm.rank
     assert (plan.start().wait() == n - 1).all()
     assert "nodes" in plan.describe()
-    raises(ValueError, lambda: comm.plan("send", x), "has no plans")
+    raises(ValueError, lambda: comm.plan("send", x), "no plan for 'send'")
 
 
 async def _awaited(work):
@@ -289,7 +294,7 @@ def by_wire(comm, calls):
     """Have these calls made by MPI's own collectives from now on."""
     for call in calls:
         call()
-    for trials in comm._programs._trials.values():
+    for trials in comm.engine.executor.trials.values():
         trials.pin("wire")
     return comm
 
@@ -531,7 +536,7 @@ def failures(comm):
         raise shmring.OutOfSharedMemoryError("no room in this test")
 
     odd = comm.size - 1
-    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiCollectives")]
+    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiTransfers")]
     for module, name in places:
         original = getattr(module, name)
         if comm.rank == odd:

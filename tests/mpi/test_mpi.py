@@ -16,8 +16,8 @@ CHECKS = Path(__file__).with_name("mpi_checks.py")
 DEATHS = Path(__file__).with_name("mpi_deaths.py")
 LAYOUTS = ["ab", "aab", "abab"]
 ONCE = (
-    "functions", "objects", "background", "groups", "merged", "rails", "refusals", "repeats", "disagreement", "abort",
-    "late", "leaves", "failures", "threads", "closed", "wire",
+    "functions", "opaque", "objects", "background", "groups", "merged", "rails", "refusals", "repeats", "disagreement",
+    "abort", "late", "leaves", "failures", "threads", "closed", "wire",
     "wire_failures",
 )  # fmt: skip
 

@@ -2,17 +2,14 @@
 
 import threading
 from _thread import start_new_thread
-from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.harness import PATIENCE, start_processes
 from support.interrupts import Interrupts
+from support.nodes_groups import OwnGroup
 
-from shmring.nodes.calls import Arguments, NodesCall
-from shmring.nodes.messages import NodesMessages
-from shmring.sync.turn import Turn
 from shmring.torch.messages import MessageProgress
 
 NCALLS = 3000
@@ -25,31 +22,11 @@ class Request:
         return True
 
 
-class Group:
-    """What a communicator of several nodes has of calls and requests."""
-
-    name, layout, rank, size = "group", None, 0, 1
-    _programs = SimpleNamespace(find=lambda *_: None)
+class Messages:
+    """Of one rank, to itself."""
 
     def __init__(self):
-        self._turn = Turn(self.name)
-        self.messages = NodesMessages(self, SimpleNamespace(inbox=deque(), poll=self.check_usable, listen=id))
-
-    def check_usable(self):
-        pass
-
-    check_node = check_usable
-
-    def _checked_rank(self, *_):
-        pass
-
-    def _execute(self, *_):
-        for _ in range(10):
-            pass
-
-    def call(self):
-        arguments = Arguments("nothing", print, (), None, None, None, None, None)
-        NodesCall(self, "nothing", lambda: arguments, None)()
+        self.messages = OwnGroup().messages
 
     def message(self):
         self.messages.send(np.ones(1), 0, 0, -1)
@@ -68,9 +45,9 @@ def progress():
 
 
 CALLS = {
-    "collective": lambda: Group().call,
-    "message": lambda: Group().message,
-    "messages_of_threads": lambda: Group().messages_of_threads,
+    "collective": lambda: OwnGroup().comm.barrier,
+    "message": lambda: Messages().message,
+    "messages_of_threads": lambda: Messages().messages_of_threads,
     "progress": progress,
 }
 

@@ -223,7 +223,7 @@ def test_a_late_rank_is_named_on_all_nodes(rank, tardy):
 @on_group(3, labels="aab")
 def test_a_late_rank_is_named_on_a_node_that_cannot_reach_the_store(rank):
     quick = dist.new_group()
-    quick.comm.wire.query_store = lambda call: None
+    quick.comm.engine.wire.query_store = lambda call: None
     if rank == 0:  # runs out of time, and rank 1 notices that while it has time left
         quick.set_timeout(timedelta(seconds=2))
     dist.barrier()

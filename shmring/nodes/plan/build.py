@@ -89,12 +89,12 @@ class Builder:
         if any(isinstance(step, Send) for step in self.steps):
             self.add(Settle())
 
-    def local_call(self, call: str, source: Span | None, out: Span | None, *, root: int = 0, counts=(), to=()) -> None:
+    def local_call(self, call: str, source: Span | None, out: Span | None, *, root: int = 0, counts=()) -> None:
         """A collective within the node; nothing where it has one rank."""
         if not self.is_alone:
-            if len({*counts, *to}) == 1:
-                counts = to = ()
-            self.add(Local(call, source, out, tuple(counts), tuple(to), root, self.is_after))
+            if len(set(counts)) == 1:
+                counts = ()
+            self.add(Local(call, source, out, tuple(counts), root, self.is_after))
 
     def share(self, span: Span) -> None:
         """Give all ranks of the node the slices of ``span`` that its leaders have."""

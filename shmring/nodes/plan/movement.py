@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from shmring.nodes.plan.build import CUT_NBYTES, Builder
 from shmring.nodes.plan.layout import Layout
-from shmring.nodes.plan.steps import OUT, Await, Copy, Local, Plan, Recv, Send, Settle, Span, X
+from shmring.nodes.plan.steps import OUT, Await, Copy, Plan, Recv, Send, Settle, Span, X
 
 
 def broadcast(layout: Layout, rank: int, count: int, itemsize: int, root: int) -> Plan:
@@ -117,11 +117,13 @@ def scatter(layout: Layout, rank: int, sizes: Sequence[int], itemsize: int, root
     return b.plan("by_node")
 
 
-def all_to_all(
-    layout: Layout, rank: int, counts: Sequence[int], out_counts: Sequence[int], itemsize: int, in_place: bool
-) -> Plan:
-    """Each rank with each rank of the other nodes; within the node in shared memory."""
+def all_to_all(layout: Layout, rank: int, rows: Sequence[Sequence[int]], itemsize: int, in_place: bool) -> Plan:
+    """Each rank with each rank of the other nodes; within the node in shared memory.
+
+    ``rows[i][j]`` is the elements that rank i sends to rank j.
+    """
     b = Builder(layout, rank, itemsize)
+    counts, out_counts = rows[rank], [row[rank] for row in rows]
     pieces = Span(X, 0, sum(counts)).split(list(counts))
     targets = Span(OUT, 0, sum(out_counts)).split(list(out_counts))
     if in_place:  # what arrives would overwrite what is still to be sent
@@ -137,8 +139,7 @@ def all_to_all(
         source, copied = _adjacent(b, "send", [pieces[r] for r in b.ours])
         target, is_apart = _adjacent(b, "recv", [targets[r] for r in b.ours])
         b.add(*copied)
-        sent, received = tuple(counts[r] for r in b.ours), tuple(out_counts[r] for r in b.ours)
-        b.add(Local("all_to_all", source, target, sent, received))
+        b.local_call("all_to_all", source, target, counts=[rows[i][j] for i in b.ours for j in b.ours])
         b.add(*(Copy(copy.source, copy.out) for copy in is_apart))
     b.add(*(Await(r) for r in away))
     return b.plan("each_to_each")

@@ -157,7 +157,7 @@ def scan(layout: Layout, rank: int, count: int, itemsize: int, exclusive: bool) 
     b.is_after = True
     whole = Span(results[0].buffer, 0, len(b.ours) * own)
     target = b.temp("unused", count) if is_first else Span(OUT, 0, count)
-    b.local_call("all_to_all", whole, target, counts=[own] * len(b.ours), to=rails)
+    b.local_call("all_to_all", whole, target, counts=[rail for rail in rails for _ in b.ours])
     return b.plan("chain")
 
 
@@ -232,7 +232,7 @@ def _rail_rows(b: Builder, part: Span, rails: list[int], merged: bool) -> list[S
     elif merged:
         b.local_call("reduce_scatter", part, block, counts=rails)
     else:
-        b.local_call("all_to_all", part, block, counts=rails, to=[own] * len(b.ours))
+        b.local_call("all_to_all", part, block, counts=rails * len(b.ours))
     if merged:
         return [block]
     return block.split([own] * len(b.ours))

@@ -94,15 +94,14 @@ class Copy(NamedTuple):
 class Local(NamedTuple):
     """A collective of the node's ranks in shared memory, by its name in `shmring.Communicator`.
 
-    ``counts`` and ``out_counts`` are elements for each local rank; empty: as many for every one. ``is_after``: a rank
-    of the node may be waiting for another node before it.
+    ``counts`` are elements of each local rank's block, of an all-to-all what each sends to each, [sender * n +
+    receiver]; empty: as many for every one. ``is_after``: a rank of the node may be waiting for another node before it.
     """
 
     call: str
     source: Span | None = None
     out: Span | None = None
     counts: tuple[int, ...] = ()
-    out_counts: tuple[int, ...] = ()
     root: int = 0
     is_after: bool = False
 

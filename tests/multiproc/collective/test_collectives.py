@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+from support.collective_checks import moves_opaque_types
 from support.harness import RANKS
 from support.inputs import NUMPY_DTYPES, values
 from support.on_ranks import on_ranks
@@ -35,6 +36,16 @@ def test_scalars_bytes_and_numbers_in_the_other_byte_order_are_reduced_in_place(
     raw = bytearray(b"\x01\x02")
     comm.all_reduce(memoryview(raw), op="max")
     assert raw == b"\x01\x02"
+
+
+@on_ranks(1, 2, 3)
+def test_structures_and_other_plain_types_are_moved_and_not_reduced(comm):
+    moves_opaque_types(comm)
+    if comm.size == 2:
+        x = np.zeros(6, [("a", "u1"), ("b", "u1", (comm.rank + 1,))])  # elements of another size on each rank
+        with pytest.raises(shmring.MismatchError):
+            comm.all_gather(x)
+            comm.barrier()
 
 
 @on_ranks(1, 3)

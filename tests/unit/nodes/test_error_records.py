@@ -3,7 +3,7 @@
 import pytest
 
 from shmring.errors import AbortedError, CollectiveTimeoutError, MismatchError, PeerLostError, SegmentError
-from shmring.nodes.records import RECORD_NBYTES, pack_error, unpack_error
+from shmring.nodes.group import RECORD_NBYTES, pack_error, unpack_error
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,11 @@ class Wire:
 class Group:
     """What messages need of a communicator."""
 
-    name, size, is_closed, is_inherited, is_broken, _timeout_s = "group", 2, False, False, False, None
+    name, size, is_closed, is_inherited, is_broken = "group", 2, False, False, False
 
     def __init__(self, rank):
         self.rank = rank
-        self.config = SimpleNamespace(allow_pickle=True)
+        self.config = SimpleNamespace(allow_pickle=True, timeout=None)
 
     def check_usable(self):
         if self.is_closed:
@@ -73,10 +73,6 @@ class Group:
 
     def check_node(self):
         pass
-
-    def _checked_rank(self, rank, name):
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{name}={rank}")
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_all_to_all(text, seed):
             targets = xs if in_place else outs
             simulate(
                 layout,
-                lambda r, i=in_place: movement.all_to_all(layout, r, counts[r], columns[r], 8, i),
+                lambda r, i=in_place: movement.all_to_all(layout, r, counts, 8, i),
                 xs, targets,
             )  # fmt: skip
             for target, content in zip(targets, wanted, strict=True):
