@@ -46,7 +46,7 @@ class Collectives(CallDispatch):
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
         x = tensors[0]
-        if opts.reduceOp == _SUM and not opts.asyncOp and x.layout is _DENSE and self._is_direct and not is_profiled():
+        if not opts.asyncOp and opts.reduceOp == _SUM and x.layout is _DENSE and self._is_direct and not is_profiled():
             # The commonest call, by the shortest way: that of all others takes half as long again.
             timeout = opts.timeout
             timeout_s = timeout.total_seconds() if timeout > NO_TIME else self._timeout_s
