@@ -97,6 +97,7 @@ QUEUE = {"on": False, "SHMRING_VLLM_QUEUE": "1"}
         ("stateless", 4, 4),
         ("dead_writer", 4, 3),
         ("dead_reader", 4, 3),
+        ("dead_after_the_last", 3, 1),
         ("remote", 1, 1),
     ],
 )
