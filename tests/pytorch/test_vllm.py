@@ -75,7 +75,7 @@ def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, model, 
 
 
 def test_tokens_of_experts_in_several_engines_are_those_of_one(models):
-    """Each engine has its own prompts; tokens go to the rank of their experts and back: `all_gatherv`, `reduce_scatterv`."""
+    """Each engine has its own prompts; tokens go to the ranks of their experts by `all_gatherv`, `reduce_scatterv`."""
     alone = answers("tokens", models / "mixtral", json.dumps({}), on=False)
     ranks = answers("data", models / "mixtral", json.dumps({"data": 2, "experts": 1}))["ranks"]
     assert [one["tokens"] for one in ranks] == [alone["tokens"][rank::2] for rank in range(2)]
