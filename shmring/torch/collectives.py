@@ -5,15 +5,11 @@ from __future__ import annotations
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from shmring.errors import ShmringError
 from shmring.torch.dispatch import CallDispatch
-from shmring.torch.errors import torch_form
-from shmring.torch.profiler import is_profiled
 from shmring.torch.reduce_ops import finish, is_of_the_core, name_of, reduction, summand
 from shmring.torch.sparse import all_reduce_sparse
-from shmring.torch.tensor_calls import all_reduce_
+from shmring.torch.tensor_calls import all_reduce_, allreduce
 from shmring.torch.tensor_list import PackedTensors, movable
-from shmring.torch.work import FINISHED, NO_TIME
 
 # The options of a call without options.
 _ALL_REDUCE = c10d.AllreduceOptions()
@@ -27,7 +23,6 @@ _ALL_TO_ALL = c10d.AllToAllOptions()
 _BARRIER = c10d.BarrierOptions()
 
 _DENSE = torch.strided
-_SUM = c10d.ReduceOp.SUM
 
 
 class Collectives(CallDispatch):
@@ -37,25 +32,14 @@ class Collectives(CallDispatch):
     Results are written into the tensors given.
     """
 
-    _is_direct: bool  # whether the communicator is of one machine: then `all_reduce_` takes it
-
     # ---- reductions ----
 
-    def allreduce(self, tensors, opts=_ALL_REDUCE):
-        """Reduce one tensor, dense or sparse, in place."""
+    allreduce = allreduce
+
+    def _perform_all_reduce(self, tensors, opts):
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
-        x = tensors[0]
-        if opts.reduceOp == _SUM and not opts.asyncOp and x.layout is _DENSE and self._is_direct and not is_profiled():
-            # The commonest call, by the shortest way: that of all others takes half as long again.
-            timeout = opts.timeout
-            timeout_s = timeout.total_seconds() if timeout > NO_TIME else self._timeout_s
-            try:
-                all_reduce_(x, "sum", comm=self._comm, timeout=timeout_s)
-            except ShmringError as error:
-                raise torch_form(error, timeout_s) from error
-            return FINISHED
-        return self._perform("all_reduce", _all_reduce, (x, reduction(opts)), tensors, opts)
+        return self._perform("all_reduce", _all_reduce, (tensors[0], reduction(opts)), tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts=_ALL_REDUCE):
         """Reduce several tensors in place; small ones share a call."""

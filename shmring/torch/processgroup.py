@@ -42,8 +42,7 @@ class ProcessGroup(Collectives, TorchMessages):
         self._store = store
         self._timeout_s = seconds(timeout)
         self._progress = MessageProgress(comm)
-        self._is_direct = comm.nodes is None
-        self._allocator = GroupAllocator(comm) if self._is_direct else None
+        self._allocator = GroupAllocator(comm) if comm.nodes is None else None
         self._name = self._desc = ""
         self._nmonitored = 0
         self._register_for_operators()

@@ -22,11 +22,15 @@ from vllm.logger import init_logger
 from shmring.channels.multi_ring import MemberRing, create_broadcast
 from shmring.channels.receiver import Receiver
 from shmring.channels.sender import Sender
+from shmring.config import configure
 from shmring.errors import PeerLostError
 from shmring.memory.segment import CHANNEL, Segment, attach, segment_name
 
 # An item of so many bytes is put without waiting for readers; a longer one streams through the ring.
 CAPACITY_NBYTES = 16 << 20
+
+# How long a reader spins at most: steps follow each other in less. Where they do not, it learns to sleep at once.
+SPIN_NS = 1_000_000
 
 _MARK = "channel-vllm"  # in the names of segments: whose handle it is
 _TICK_S = 0.1  # a waiting reader looks so often whether `shutdown` was called by another thread
@@ -90,7 +94,10 @@ class ShmringQueue(MessageQueue):
         self._become(handle)
         self.local_reader_rank = handle.local_reader_ranks.index(rank)
         self._memory = attach(handle.buffer_handle[3], kind=CHANNEL)
-        self._receiver = Receiver(MemberRing(self._memory, self.local_reader_rank, True), "receiver").take()
+        ring = MemberRing(self._memory, self.local_reader_rank, True)
+        if ring.spin_ns and configure().spin_us < 0:  # neither set, nor alone with the writer on one processor
+            ring.spin_ns = SPIN_NS
+        self._receiver = Receiver(ring, "receiver").take()
         self._is_local_reader = True
         return self
 
@@ -127,12 +134,13 @@ class ShmringQueue(MessageQueue):
             except PeerLostError:  # of all readers
                 self._require_readers(self._sender.receivers)
                 raise
-        if reached < self.n_local_reader:
-            self._require_readers(self._sender.receivers)
+        if reached < self.n_local_reader:  # but for those that have taken this item and then left
+            self._require_readers(self._sender.receivers, 0.0)
 
-    def _require_readers(self, readers: list) -> None:
+    def _require_readers(self, readers: list, most_behind: float = -1.0) -> None:
+        """Raise for a reader that is gone and has left more than this share of the ring."""
         for rank, reader in zip(self.handle.local_reader_ranks, readers, strict=True):
-            if reader.state in ("closed", "lost"):
+            if reader.state in ("closed", "lost") and reader.behind > most_behind:
                 how = "has closed its end" if reader.state == "closed" else "is dead"
                 raise PeerLostError(f"reader {rank} of this queue, process {reader.pid}, {how}", rank, reader.pid)
 

@@ -60,6 +60,7 @@ def answers(*arguments, **settings):
     [
         ("llama", {"tensor": 2}),
         ("llama", {"tensor": 2, "compiled": 1}),
+        ("mixtral", {"tensor": 2, "experts": 1}),
     ],
 )
 def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, model, shape):
@@ -71,6 +72,14 @@ def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, model, 
     assert several["queues"] == ["ShmringQueue"] * 2
     assert min(several["calls"]) > 0
     assert several["logits"][0] == several["logits"][1]
+
+
+def test_tokens_of_experts_in_several_engines_are_those_of_one(models):
+    """Each engine has its own prompts; tokens go to the ranks of their experts by `all_gatherv`, `reduce_scatterv`."""
+    alone = answers("tokens", models / "mixtral", json.dumps({}), on=False)
+    ranks = answers("data", models / "mixtral", json.dumps({"data": 2, "experts": 1}))["ranks"]
+    assert [one["tokens"] for one in ranks] == [alone["tokens"][rank::2] for rank in range(2)]
+    assert all(min(one["calls"]) > 0 for one in ranks)
 
 
 # ---- queues between processes ----------------------------------------------------------------------------------------
@@ -88,6 +97,7 @@ QUEUE = {"on": False, "SHMRING_VLLM_QUEUE": "1"}
         ("stateless", 4, 4),
         ("dead_writer", 4, 3),
         ("dead_reader", 4, 3),
+        ("dead_after_the_last", 3, 1),
         ("remote", 1, 1),
     ],
 )

@@ -160,6 +160,35 @@ def dead_reader(rank, group):
                 queue.dequeue()
 
 
+class LateSender:
+    """A sender that returns when its readers have gone."""
+
+    def __init__(self, sender):
+        self._sender = sender
+
+    @property
+    def receivers(self):
+        return self._sender.receivers
+
+    def send_object(self, *args):
+        self._sender.send_object(*args)
+        while any(reader.state != "lost" for reader in self.receivers):
+            time.sleep(0.001)
+        return 0
+
+
+def dead_after_the_last(rank, group):
+    """Readers that end with an item are an error of the next one only."""
+    queue = queue_of(group)
+    if rank != WRITER:
+        assert queue.dequeue() == "last"
+        os._exit(0)
+    queue._sender = LateSender(queue._sender)
+    queue.enqueue("last")
+    with pytest.raises(shmring.PeerLostError, match="reader 0 of this queue, process"):
+        queue.enqueue("more")
+
+
 def in_process(rank, n, case, place):
     if case == "stateless":
         group = StatelessProcessGroup.create("127.0.0.1", int(place), rank, n)
