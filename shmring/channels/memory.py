@@ -131,21 +131,29 @@ def open_named(
     key: str, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
 ) -> ChannelMemory:
     """The memory of that name; created if there is none."""
-    name = segment.segment_name(f"channel/{key}", "ring")
+    memory = open_or_create(
+        f"channel/{key}", lambda name: _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
+    )
+    return _require_same(ChannelMemory(memory, key, allow_pickle), dtype, when_full)
+
+
+def open_or_create(key: str, create: Callable[[str], Segment]) -> Segment:
+    """The segment of that name, which its processes share; ``create`` makes it if there is none."""
+    name = segment.segment_name(key, "ring")
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
     while True:
         memory = segment.join(name, kind=CHANNEL)
         if memory is not None:
-            return _require_same(ChannelMemory(memory, key, allow_pickle), dtype, when_full)
+            return memory
         try:
-            memory = _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
+            memory = create(name)
         except SegmentError as error:
             if error.errno != errno.EEXIST or time.monotonic() > deadline:
                 raise
             time.sleep(0.001)  # another process is creating it
         else:
             memory.share()
-            return ChannelMemory(memory, key, allow_pickle)
+            return memory
 
 
 def _require_same(found: ChannelMemory, dtype: np.dtype | None, when_full: str) -> ChannelMemory:

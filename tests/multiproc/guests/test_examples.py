@@ -115,6 +115,7 @@ def test_every_example_is_run_here_or_with_its_framework():
         "data_loader.py",
         "groups.py",
         "hello_all_reduce.py",
+        "latest_value.py",
         "objects.py",
         "overlap.py",
         "persistent_plan.py",
@@ -146,6 +147,11 @@ def test_the_readme_names_the_two_commands():
 def test_pool_over_arrays_runs_with_both_libraries():
     output = run_python(EXAMPLES / "pool_over_arrays.py", "3")
     assert re.search(r"shmring\.multiprocessing: [\d.]+ s, multiprocessing: [\d.]+ s \(sum \d+", output)
+
+
+def test_readers_of_the_latest_value_see_the_last_one():
+    output = run_python(EXAMPLES / "latest_value.py", "200")
+    assert len(re.findall(r"a reader saw \d+ of 200 readings, the first was \d+, the last 200\n", output)) == 3
 
 
 @pytest.mark.torch
