@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from shmring.arrays.lease import Lease
     from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
     from shmring.channels.fan_in import FanInReceiver
-    from shmring.channels.inspect import list_channels
+    from shmring.channels.inspect import ChannelLook, list_channels
     from shmring.channels.joinable_queue import JoinableQueue
     from shmring.channels.latest import Latest
     from shmring.channels.queue import Queue
@@ -60,10 +60,11 @@ if TYPE_CHECKING:
     from shmring.kernel.reduce import kernels
     from shmring.launch.init import init
     from shmring.launch.spawn import spawn
-    from shmring.memory.sweep import leftovers, sweep
+    from shmring.memory.sweep import Leftover, leftovers, sweep
     from shmring.nodes.from_mpi import from_mpi
     from shmring.p2p.grid import Grid, grid
     from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
+    from shmring.placement.topology import Topology
     from shmring.placement.topology_file import topology
     from shmring.shared.share import Shared
 
@@ -73,7 +74,7 @@ _MODULES = {
     "shmring.kernel.reduce": ("kernels",),
     "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
     "shmring.channels.fan_in": ("FanInReceiver",),
-    "shmring.channels.inspect": ("list_channels",),
+    "shmring.channels.inspect": ("ChannelLook", "list_channels"),
     "shmring.channels.joinable_queue": ("JoinableQueue",),
     "shmring.channels.latest": ("Latest",),
     "shmring.channels.queue": ("Queue",),
@@ -89,10 +90,11 @@ _MODULES = {
     "shmring.communicator": ("Communicator",),
     "shmring.launch.init": ("init",),
     "shmring.launch.spawn": ("spawn",),
-    "shmring.memory.sweep": ("leftovers", "sweep"),
+    "shmring.memory.sweep": ("Leftover", "leftovers", "sweep"),
     "shmring.nodes.from_mpi": ("from_mpi",),
     "shmring.p2p.grid": ("Grid", "grid"),
     "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
+    "shmring.placement.topology": ("Topology",),
     "shmring.placement.topology_file": ("topology",),
     "shmring.shared.share": ("Shared",),
 }
@@ -105,6 +107,7 @@ __all__ = [
     "AbortedError",
     "BrokenError",
     "Call",
+    "ChannelLook",
     "ClosedError",
     "CollectiveTimeoutError",
     "Communicator",
@@ -115,6 +118,7 @@ __all__ = [
     "JoinableQueue",
     "Latest",
     "Lease",
+    "Leftover",
     "Message",
     "MessageError",
     "MessageTimeoutError",
@@ -138,6 +142,7 @@ __all__ = [
     "Shared",
     "ShmringError",
     "Timeline",
+    "Topology",
     "Work",
     "__version__",
     "broadcast_channel",

@@ -13,7 +13,6 @@ is empty. As long as no process has asked for the descriptor it stays raised, so
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 import os
@@ -24,6 +23,7 @@ import weakref
 from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u32, load_relaxed_u64, store_relaxed_u32,
                                  store_relaxed_u64, store_release_u64)
 from shmring._c.faults cimport fault_point
+from shmring.base.signals cimport check_signals
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
@@ -163,7 +163,7 @@ cdef class Queue:
                 with nogil:
                     outcome = lock_within(lock, left)
                 if outcome == LOCK_LATE:
-                    PyErr_CheckSignals()
+                    check_signals()
         if outcome < 0:
             raise OSError(-outcome, f"cannot lock this queue: {os.strerror(-outcome)}")
         if outcome == LOCK_LATE:

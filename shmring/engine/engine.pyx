@@ -16,7 +16,6 @@ import time
 from queue import SimpleQueue
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport UINT32_MAX, UINT64_MAX
 from libc.string cimport memcpy
 
@@ -27,6 +26,7 @@ from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_L
                                 SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NCHOICES, shmring_abort,
                                 shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.arrays.array_view cimport array_t
+from shmring.base.signals cimport check_signals
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport call_learner_t, execute
 from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
@@ -436,7 +436,7 @@ cdef class Engine:
     cdef int handle_signals(self) except -1:
         """Let Python handle signals in the middle of a call. If a handler raises, the call is aborted on all ranks."""
         try:
-            PyErr_CheckSignals()
+            check_signals()
             if self.c.own.place.number != self.c.own.calls:
                 store_place(&self.c.own.place, self.c.own.calls, caller())
         except BaseException as exception:
@@ -571,7 +571,7 @@ cdef class Engine:
         self.report_abort(text)
 
     cdef int report_abort(self, bytes reason) except -1:
-        """The same, where the memory is known to be mapped."""
+        """`abort`, where the memory is known to be mapped."""
         report_trouble(&self.c.group, SHMRING_ABORTED, self.c.group.rank, self.c.next_round, self.c.own.current, 0,
                        reason)
         return self.note_trouble()
