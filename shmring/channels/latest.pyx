@@ -1,7 +1,7 @@
 """The latest value: a channel of one slot, whose readers get the newest value and take nothing away.
 
-Versions of the value lie in a few slots by turns, so a writer does not wait for readers, which take no role and of which
-a writer knows nothing. A reader copies the newest version, and looks whether its slot still holds that version: a
+Versions of the value lie in a few slots by turns, so a writer does not wait for readers, which take no role and of
+which a writer knows nothing. A reader copies the newest version, and looks whether its slot still holds that version: a
 seqlock, of which a reader repeats its copy only if several values were written meanwhile. Writers exclude each other by
 a robust lock, held for one write: if its holder dies, the value that it had not completed is of no version, and the
 last whole one stays.
@@ -24,7 +24,7 @@ import numpy as np
 from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
                                  store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_LATEST_NSLOTS, pthread_mutex_t, sem_t, shmring_latest, shmring_latest_slot
+from shmring._c.layout cimport SHMRING_LATEST_NSLOTS, pthread_mutex_t, shmring_latest, shmring_latest_slot
 from shmring.arrays cimport numpy_api as cnp
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES, decode_meta, encode, message_t
@@ -35,7 +35,7 @@ from shmring.sync.backoff cimport (CHECK, SLEEPS, TICK, back_off, before_wake, d
                                    learn_spin, left_until, patience_t, sem_init, sem_post, sleeper_t, spin_t)
 from shmring.sync.group cimport READY, UNREADY
 
-from shmring.channels.memory import ChannelMemory, checked_ring, open_or_create
+from shmring.channels.memory import ChannelMemory, checked_ring, is_same_dtype, open_or_create
 from shmring.channels.multi_ring import LATEST
 from shmring.errors import ClosedError, SegmentError
 from shmring.memory.header import HEADER_NBYTES
@@ -222,7 +222,7 @@ cdef class Latest:
             self.use(LatestMemory(create(None, capacity_nbytes, kind)))
             return
         memory = LatestMemory(open_or_create(f"latest/{name}", lambda name: create(name, capacity_nbytes, kind)), name)
-        if memory.dtype != kind:
+        if not is_same_dtype(memory.dtype, kind):
             memory.leave()
             raise SegmentError(f"{memory.title} has dtype={memory.dtype}, not {kind}")
         self.use(memory)

@@ -156,8 +156,13 @@ def open_or_create(key: str, create: Callable[[str], Segment]) -> Segment:
             return memory
 
 
+def is_same_dtype(one: np.dtype | None, other: np.dtype | None) -> bool:
+    """Whether both are the same, or both None: NumPy takes None for float64 when it compares."""
+    return one is other or (one is not None and other is not None and one == other)
+
+
 def _require_same(found: ChannelMemory, dtype: np.dtype | None, when_full: str) -> ChannelMemory:
-    if (found.dtype, found.when_full) == (dtype, when_full):
+    if is_same_dtype(found.dtype, dtype) and found.when_full == when_full:
         return found
     found.leave()
     raise SegmentError(

@@ -213,7 +213,7 @@ BY_NAME = {
     "directory": ["'timelines'", "'.'", "'/dev/null/none'"],
     "dst": words("0 0 1 -1"),
     "dtype": words("None 'f4' 'f8' np.int32 'i4,f8' 'M8[s]' ml_dtypes.bfloat16 np.longdouble 'S5'"),
-    "ends": ["[shmring.channel()[1],shmring.Queue()]", "[shmring.Queue()]", "[]", "[0]", "[shmring.channel()[0]]", "None"],
+    "ends": words("[shmring.channel()[1],shmring.Queue()] [shmring.Queue()] [] [0] [shmring.channel()[0]] None"),
     "env": ["None", "{}", "{'A':'b'}"],
     "fn": ["answer", "print", "refuse"],
     "grace": ["0.1"],

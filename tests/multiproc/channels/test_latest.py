@@ -22,6 +22,15 @@ RECORD = np.dtype([("x", "f8"), ("y", "i4", 3)])
 LINE = 128  # bytes between fields that different processes write (_c/layout.h)
 
 
+def until(check):
+    """Wait until ``check()`` is true."""
+
+    def look():
+        assert check()
+
+    eventually(look)
+
+
 # ---- values ----
 
 ARRAYS = [
@@ -139,7 +148,7 @@ def test_a_reader_waits_for_the_first_value_and_for_a_newer_one():
     thread.start()
     for number in (1, 2, 3):
         latest.write(b"%d" % number)
-        eventually(lambda number=number: (b"%d" % number, number) in got)
+        until(lambda number=number: (b"%d" % number, number) in got)
     thread.join()
     with pytest.raises(queue.Empty):
         latest.read(0, after=3)
@@ -186,7 +195,7 @@ def test_readers_come_late_by_every_start_method(method):
 
 @pytest.mark.parametrize("length", [1, 3, 5000, 40_000])
 def test_no_reader_sees_a_torn_value_nor_an_older_one(length):
-    latest = shmring.Latest(length * 8)
+    latest = shmring.Latest(max(64, length * 8))
     latest.write(np.zeros(length))
     stop = shmring.Latest(dtype="i8")
 
@@ -206,7 +215,7 @@ def test_no_reader_sees_a_torn_value_nor_an_older_one(length):
 
     pids = [in_child(write, 0), in_child(write, 1), in_child(read), in_child(read)]
     read_until = latest.version + 300
-    eventually(lambda: latest.version > read_until)
+    until(lambda: latest.version > read_until)
     stop.write(1)
     assert [status_of(pid) for pid in pids] == [0] * 4
 
@@ -222,7 +231,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_value_and_the_next_one_goe
                 latest.write(np.full(8000, attempt))
 
         pid = in_child(write)
-        eventually(lambda before=before: latest.version > before + attempt)
+        until(lambda least=before + attempt: latest.version > least)
         os.kill(pid, signal.SIGKILL)
         assert status_of(pid) == -signal.SIGKILL
         value, version = latest.read_version()
@@ -253,7 +262,7 @@ def test_a_writer_waits_for_another_one_as_long_as_its_timeout():
             outcomes.add("refused")
         return "refused" in outcomes
 
-    eventually(is_refused)
+    until(is_refused)
     stop.set()
     thread.join()
     latest.write(b"x", timeout=0)
@@ -280,8 +289,8 @@ def test_processes_find_a_value_by_its_name_and_the_last_removes_it():
             shmring.Latest(name=name, dtype="f8")
         with pytest.raises(TypeError, match="has a name"):
             pickle.dumps(first)
-        assert any("latest" in file for file in os.listdir("/dev/shm"))
-    assert not any(f"latest-{os.getpid()}" in file for file in os.listdir("/dev/shm"))
+        assert any(f"latest_{os.getpid()}" in file for file in os.listdir("/dev/shm"))
+    assert not any(f"latest_{os.getpid()}" in file for file in os.listdir("/dev/shm"))
     with shmring.Latest(name=name) as again:
         assert again.version == 0
 
@@ -344,7 +353,7 @@ def test_what_is_no_value_is_an_error(place):
     latest.write(np.full(4, 1 << 62))
     field, content = FORGED[place]
     slot_of(latest, 1)[field] = latest.capacity_nbytes + 1 if content is None else content
-    with pytest.raises(SegmentError, match="corrupted|does not exist"):
+    with pytest.raises(SegmentError, match=r"corrupted|does not exist"):
         latest.read()
     latest.write(b"next")
     assert latest.read() == b"next"
