@@ -23,7 +23,6 @@ import numpy as np
 
 from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
                                  store_release_u64)
-from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_LATEST_NSLOTS, pthread_mutex_t, shmring_latest, shmring_latest_slot
 from shmring.arrays cimport numpy_api as cnp
 from shmring.base.timeouts cimport timeout_to_ns
@@ -119,16 +118,13 @@ cdef uint64_t put_value(shmring_latest *latest, shmring_latest_slot *slot, messa
     # SYNC rewritten (meets: is_still). A reader that loads any byte of the new value loads this 0 afterwards.
     store_release_u64(&slot.version, 0)
     full_fence()
-    fault_point("write")
     slot.word, slot.nbytes = m.load.word, m.load.nbytes
     for i in range(1, m.load.nparts):
         memcpy(to, m.load.parts[i].address, m.load.parts[i].nbytes)
         to += m.load.parts[i].nbytes
-    fault_point("written")
     store_relaxed_u64(&slot.version, version)
     # SYNC newest (meets: newest_of).
     store_release_u64(&latest.newest, version)
-    fault_point("newest")
     return version
 
 
