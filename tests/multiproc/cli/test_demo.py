@@ -1,6 +1,5 @@
 """`shmring demo` trains, checks the result, and reports failures by its exit status."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -41,17 +40,6 @@ def test_a_network_that_learned_too_little_is_a_failure():
 def test_quiet_prints_nothing_when_all_is_well():
     done = demo("-n", "2", "--quiet", "--seed", "7")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_a_loss_curve_is_drawn_or_matplotlib_is_asked_for(tmp_path):
-    file = tmp_path / "loss.png"
-    done = demo("-n", "2", "--epochs", "10", "--quiet", "--plot", str(file))
-    if importlib.util.find_spec("matplotlib") is None:
-        assert done.returncode == 2
-        assert "--plot needs matplotlib" in done.stderr
-        assert not file.exists()
-    else:
-        assert file.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("options", [["-n", "0"], ["--epochs", "-1"], ["--seed", "-1"], ["-n", "many"]])

@@ -473,6 +473,32 @@ def communicator_first(comm):
     comm.barrier()
 
 
+def mappings():
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        return sorted(line.split()[-1] for line in maps if "shmring" in line and ".so" not in line)
+
+
+def group_dropped(comm):
+    x, before = filled(comm), mappings()
+    group = comm.dup()
+    shared = group.share(x)
+    group.all_reduce(x)
+    del group
+    gc.collect()
+    assert is_shared(x)
+    comm.barrier()
+    shared.close()
+    assert not is_shared(x)
+    assert same_bits(x, summed(comm))
+    assert mappings() == before
+    comm.barrier()
+
+
+def test_a_handle_is_closed_though_its_communicator_was_dropped_and_nothing_stays_mapped():
+    run_ranks(2, group_dropped)
+
+
 def test_the_end_of_the_communicator_closes_its_shares():
     run_ranks(2, communicator_first)
 
