@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from shmring.channels.fan_in import FanInReceiver
     from shmring.channels.inspect import ChannelLook, list_channels
     from shmring.channels.joinable_queue import JoinableQueue
+    from shmring.channels.latest import Latest
     from shmring.channels.queue import Queue
     from shmring.channels.receiver import Receiver
     from shmring.channels.record_receiver import RecordReceiver
@@ -75,6 +76,7 @@ _MODULES = {
     "shmring.channels.fan_in": ("FanInReceiver",),
     "shmring.channels.inspect": ("ChannelLook", "list_channels"),
     "shmring.channels.joinable_queue": ("JoinableQueue",),
+    "shmring.channels.latest": ("Latest",),
     "shmring.channels.queue": ("Queue",),
     "shmring.channels.receiver": ("Receiver",),
     "shmring.channels.record_receiver": ("RecordReceiver",),
@@ -114,6 +116,7 @@ __all__ = [
     "FanInReceiver",
     "Grid",
     "JoinableQueue",
+    "Latest",
     "Lease",
     "Leftover",
     "Message",

@@ -139,6 +139,20 @@ cdef extern from "_c/layout.h" nogil:
         sem_t joined
 
     enum:
+        SHMRING_LATEST_NSLOTS
+
+    ctypedef struct shmring_latest:
+        uint64_t newest
+        uint64_t waiting
+        sem_t woken
+        pthread_mutex_t writing
+
+    ctypedef struct shmring_latest_slot:
+        uint64_t version
+        uint64_t word
+        uint64_t nbytes
+
+    enum:
         SHMRING_ID_NBYTES
         SHMRING_NPARAMS
 

@@ -131,25 +131,38 @@ def open_named(
     key: str, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
 ) -> ChannelMemory:
     """The memory of that name; created if there is none."""
-    name = segment.segment_name(f"channel/{key}", "ring")
+    memory = open_or_create(
+        f"channel/{key}", lambda name: _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
+    )
+    return _require_same(ChannelMemory(memory, key, allow_pickle), dtype, when_full)
+
+
+def open_or_create(key: str, create: Callable[[str], Segment]) -> Segment:
+    """The segment of that name, which its processes share; ``create`` makes it if there is none."""
+    name = segment.segment_name(key, "ring")
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
     while True:
         memory = segment.join(name, kind=CHANNEL)
         if memory is not None:
-            return _require_same(ChannelMemory(memory, key, allow_pickle), dtype, when_full)
+            return memory
         try:
-            memory = _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
+            memory = create(name)
         except SegmentError as error:
             if error.errno != errno.EEXIST or time.monotonic() > deadline:
                 raise
             time.sleep(0.001)  # another process is creating it
         else:
             memory.share()
-            return ChannelMemory(memory, key, allow_pickle)
+            return memory
+
+
+def is_same_dtype(one: np.dtype | None, other: np.dtype | None) -> bool:
+    """Whether both are the same, or both None: NumPy takes None for float64 when it compares."""
+    return one is other or (one is not None and other is not None and one == other)
 
 
 def _require_same(found: ChannelMemory, dtype: np.dtype | None, when_full: str) -> ChannelMemory:
-    if (found.dtype, found.when_full) == (dtype, when_full):
+    if is_same_dtype(found.dtype, dtype) and found.when_full == when_full:
         return found
     found.leave()
     raise SegmentError(

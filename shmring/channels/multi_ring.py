@@ -21,6 +21,7 @@ from shmring.ring.spsc import CONTROL_NBYTES
 MAX_RINGS = 1024
 
 _FAN_IN, _BROADCAST = 1, 2
+LATEST = 3  # no ring at all (channels/latest.pyx)
 _PAGE_NBYTES = 4096
 
 
@@ -64,6 +65,8 @@ def ring_heads(header: Header) -> list[tuple[int, int]]:
     which is not trusted."""
     layout, stride = header.params[2:]
     count = min(layout >> 8, MAX_RINGS)
+    if layout & 0xFF == LATEST:
+        return []
     if layout & 0xFF == _FAN_IN:
         return [(HEADER_NBYTES + i * stride, 0) for i in range(count)]
     return [(HEADER_NBYTES, i) for i in range(count if layout & 0xFF == _BROADCAST else 1)]

@@ -23,6 +23,7 @@ cdef class RingSender(RingEnd):
     cdef int await_receiver(self, uint64_t number, uint64_t least, uint64_t most, int64_t timeout_ns) except -1
     cdef void wake_receivers(self) noexcept nogil
     cdef object full(self)
+    cdef object taken_nbytes(self)
     cdef object peer_lost(self)
 
 

@@ -294,14 +294,16 @@ cdef class RingSender(RingEnd):
 
     cdef object full(self):
         """The error that there is no room in time."""
-        cdef uint64_t used
         if not self.is_broadcast:
-            used = self.p.tail - position_of(self.ring, load_acquire_u64(&self.ring.heads[0].head))
-            return queue.Full(f"no room in time: {used * self.p.slot_nbytes} of {self.p.capacity * self.p.slot_nbytes} "
-                              f"bytes of {self.title()} are taken by what was not received yet")
+            return queue.Full(f"no room in time: {self.taken_nbytes()} bytes of {self.title()} are taken by what was "
+                              "not received yet")
         pid = self.watch.other.liveness.pid
         return queue.Full(f"no room for this message: receiver {self.number} (process {pid}) has not taken earlier "
                           "ones")
+
+    cdef object taken_nbytes(self):
+        cdef uint64_t used = self.p.tail - position_of(self.ring, load_acquire_u64(&self.ring.heads[0].head))
+        return f"{used * self.p.slot_nbytes} of {self.p.capacity * self.p.slot_nbytes}"
 
     @cython.critical_section
     def abort(self):
@@ -365,7 +367,10 @@ cdef class RingSender(RingEnd):
         return most
 
     def __repr__(self):
-        return f"<shmring.{type(self).__name__} of {self.channel.title}{', closed' if self.is_closed else ''}>"
+        state = ", closed" if self.is_closed else ""
+        if self.is_taken and not self.is_broadcast:        # also in the note of a long wait
+            state = f", {self.taken_nbytes()} bytes taken"
+        return f"<shmring.{type(self).__name__} of {self.channel.title}{state}>"
 
 
 # ---- receiving -------------------------------------------------------------------------------------------------------

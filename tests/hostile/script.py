@@ -58,6 +58,8 @@ OPENINGS = (
     "record_broadcaster, record_listeners = shmring.broadcast_channel(2, 4096, dtype='f8')",
     "queue = shmring.Queue(capacity_nbytes=65536)",
     "joinable = shmring.JoinableQueue(4, capacity_nbytes=65536)",
+    "latest = shmring.Latest(4096); latest.write(b'first')",
+    "latest_record = shmring.Latest(dtype='f8')",
     "named = shmring.open_channel(f'hostile{os.getpid()}', 'sender', 4096)",
     "buffer = aligned(4096); shmring.ring.format_ring(buffer, 8, 64)",
     "producer = shmring.ring.Producer(buffer); consumer = shmring.ring.Consumer(buffer)",

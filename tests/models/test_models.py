@@ -46,6 +46,7 @@ MODELS = {
         [[], [DEATH], [STOP]],
         mutations(1, 3, 5) + mutations(2, way=[DEATH]) + mutations(4, way=[STOP]),
     ),
+    "latest": ([[], [DEATH], [TSO]], mutations(1, 2, 3, 4, 5)),
     "pair_queue": ([[], [DEATH], [TSO]], mutations(1, 2, 3, 4, 5, 6, 7)),
 }
 

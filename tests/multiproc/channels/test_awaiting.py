@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing.connection
 import queue
+import re
 import threading
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.children import in_child, status_of
 from support.harness import eventually
 
 import shmring
+import shmring.multiprocessing
 from shmring import ClosedError
 from shmring.ring.inspect import look
 
@@ -53,7 +55,7 @@ def test_a_queue_is_polled():
     one = shmring.Queue()
     assert not one.poll()
     assert not one.poll(0.01)
-    thread = threading.Thread(target=lambda: (eventually(lambda: is_awaited(one)), one.put(1)))
+    thread = threading.Thread(target=lambda: (eventually(lambda: require_awaited(one)), one.put(1)))
     thread.start()
     assert one.poll(None)
     thread.join()
@@ -64,9 +66,9 @@ def test_a_queue_is_polled():
         one.poll()
 
 
-def is_awaited(one):
+def require_awaited(one):
     memory = one.__reduce__()[1][1]
-    return look(memoryview(memory.mapping)[memory.ring_offset :]).consumer.asleep
+    assert look(memoryview(memory.mapping)[memory.ring_offset :]).consumer.asleep
 
 
 def test_the_descriptor_of_a_queue_is_readable_when_there_is_an_item():
@@ -208,3 +210,31 @@ def test_a_full_channel_says_how_full_it_is():
     with pytest.raises(queue.Full, match=rf"\d\d\d of {sender.capacity_nbytes} bytes"):
         while True:
             sender.send(bytes(500), 0)
+
+
+def test_a_sender_shows_how_full_its_channel_is():
+    sender, _receiver = shmring.channel(1 << 10)
+    sender.send(bytes(500))
+    assert re.search(r"Sender of this channel, 5\d\d of 1024 bytes taken", repr(sender))
+
+
+def test_the_default_queue_holds_what_its_page_says():
+    numbers, large = shmring.Queue(), shmring.Queue()
+    for i in range(180_000):
+        numbers.put_nowait(i)
+    for _ in range(7):
+        large.put_nowait(bytes(1 << 20))
+    with pytest.raises(queue.Full, match="larger capacity_nbytes"):
+        large.put_nowait(bytes(1 << 20))
+    assert [numbers.get_nowait() for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_program_that_fills_before_it_starts_its_workers_runs_with_the_queue_of_our_multiprocessing():
+    tasks, results = shmring.multiprocessing.Queue(), shmring.multiprocessing.Queue()
+    for i in range(40):
+        tasks.put(bytes([i]) * (1 << 20))
+    pid = in_child(lambda: [results.put(tasks.get()[0]) for _ in range(40)])
+    assert [results.get(timeout=60) for _ in range(40)] == list(range(40))
+    assert status_of(pid) == 0
+    tasks.close()
+    tasks.join_thread()

@@ -334,6 +334,8 @@ def test_ends_of_different_settings_are_refused():
             with pytest.raises(SegmentError, match="is open with"):
                 shmring.open_channel(name, "receiver", **other)
         shmring.open_channel(name, "receiver", dtype="i8").close()
+    with shmring.open_channel(name, "sender"), pytest.raises(SegmentError, match="is open with dtype=None"):
+        shmring.open_channel(name, "receiver", dtype="f8")  # NumPy: None == dtype("f8")
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def test_every_example_is_run_here_or_with_its_framework():
         "data_loader.py",
         "groups.py",
         "hello_all_reduce.py",
+        "latest_value.py",
+        "lightning_data_loader.py",
         "objects.py",
         "overlap.py",
         "persistent_plan.py",
@@ -148,11 +150,24 @@ def test_pool_over_arrays_runs_with_both_libraries():
     assert re.search(r"shmring\.multiprocessing: [\d.]+ s, multiprocessing: [\d.]+ s \(sum \d+", output)
 
 
+def test_readers_of_the_latest_value_see_the_last_one():
+    output = run_python(EXAMPLES / "latest_value.py", "200")
+    assert len(re.findall(r"a reader saw \d+ of 200 readings, the first was \d+, the last 200\n", output)) == 3
+
+
 @pytest.mark.torch
 def test_torch_data_loader_gives_the_same_with_our_context():
     pytest.importorskip("torch")
     total = sum(100 * i + 4950 for i in range(64))
     assert f"the same sum both ways: {total} {total}" in run_python(EXAMPLES / "torch_data_loader.py")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("library", ["lightning", "accelerate"])
+def test_trainers_take_a_data_loader_of_our_context(library):
+    pytest.importorskip(library)
+    output = run_python(EXAMPLES / "lightning_data_loader.py", library)
+    assert f"{library}: weights [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]" in output.replace("-0.0", "0.0")
 
 
 def test_vector_env_steps_as_many_as_it_should():

@@ -1,0 +1,466 @@
+"""The latest value: a channel of one slot, whose readers get the newest value and take nothing away.
+
+Versions of the value lie in a few slots by turns, so a writer does not wait for readers, which take no role and of
+which a writer knows nothing. A reader copies the newest version, and looks whether its slot still holds that version: a
+seqlock, of which a reader repeats its copy only if several values were written meanwhile. Writers exclude each other by
+a robust lock, held for one write: if its holder dies, the value that it had not completed is of no version, and the
+last whole one stays.
+
+[header page][shmring_latest][slot 0][slot 1]...
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+
+import os
+import queue
+from operator import index
+
+import numpy as np
+
+from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
+                                 store_release_u64)
+from shmring._c.layout cimport SHMRING_LATEST_NSLOTS, pthread_mutex_t, shmring_latest, shmring_latest_slot
+from shmring.arrays cimport numpy_api as cnp
+from shmring.base.timeouts cimport timeout_to_ns
+from shmring.channels.message_codec cimport LONG_COPY_NBYTES, decode_meta, encode, message_t
+from shmring.memory.mapping cimport Mapping
+from shmring.ring.blocking cimport LATE, drive, wake_at_once
+from shmring.ring.framing cimport ARRAY, BYTES, frame_t, kind_of
+from shmring.sync.backoff cimport (CHECK, SLEEPS, TICK, back_off, before_wake, deadline_of, end_wait, is_past_deadline,
+                                   learn_spin, left_until, patience_t, sem_init, sem_post, sleeper_t, spin_t)
+from shmring.sync.group cimport READY, UNREADY
+
+from shmring.channels.memory import ChannelMemory, checked_ring, is_same_dtype, open_or_create
+from shmring.channels.multi_ring import LATEST
+from shmring.errors import ClosedError, SegmentError
+from shmring.memory.header import HEADER_NBYTES
+
+cnp.import_array()
+
+cdef extern from "channels/robust.h" nogil:
+    const int LOCK_LATE
+    int lock_init(pthread_mutex_t *lock)
+    int lock_try(pthread_mutex_t *lock)
+    int lock_within(pthread_mutex_t *lock, int64_t ns)
+    void lock_release(pthread_mutex_t *lock)
+
+cdef enum:
+    ALIGNMENT = 128
+    META_NBYTES = 256              # beside the bytes of a value: its shape, and a dtype that has no code
+    LOCK_TICK_NS = 50000000        # between two looks at signals
+    LONGEST_SLEEP_NS = 20000000    # of a reader: several may sleep, and the waiter word is one
+
+cdef object UINT8 = np.dtype(np.uint8)
+
+
+# ---- the memory ------------------------------------------------------------------------------------------------------
+
+class LatestMemory(ChannelMemory):
+    """The memory of a latest value, as one process sees it.
+
+    Attributes
+    ----------
+    room : int
+        Bytes of a slot for a value and its metadata.
+    """
+
+    def __init__(self, memory, key=None):
+        super().__init__(memory, key, False)
+        self.room = memory.header.params[3]
+        if memory.header.params[2] != LATEST or self.room % ALIGNMENT or not (
+                0 < self.room <= memory.nbytes and nbytes_of(self.room) <= memory.nbytes):
+            raise SegmentError(f"{self.title} is corrupted, or not one: its header has invalid sizes")
+
+    @property
+    def title(self):
+        return "this latest value" if self.key is None else f"latest value {self.key!r}"
+
+    def __reduce__(self):
+        if self.key is not None:
+            raise TypeError(f"{self.title} has a name: make one with that name in the other process")
+        return LatestMemory, (self.memory,)
+
+
+cdef object nbytes_of(object room):
+    return HEADER_NBYTES + sizeof(shmring_latest) + SHMRING_LATEST_NSLOTS * (sizeof(shmring_latest_slot) + room)
+
+
+def create(name, capacity_nbytes, dtype):
+    """A fresh segment, not shared yet; without a name if that is None."""
+    cdef Mapping mapping
+    cdef shmring_latest *latest
+    cdef int error
+    plan = checked_ring(capacity_nbytes, dtype, "wait", False)
+    longest = META_NBYTES + (capacity_nbytes if dtype is None else dtype.itemsize)
+    room = (longest + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    memory = plan.reserve(name, nbytes_of(room) - HEADER_NBYTES, (LATEST, room))
+    mapping = memory.mapping
+    latest = <shmring_latest *>(mapping.address + <size_t>HEADER_NBYTES)
+    sem_init(&latest.woken, 1, 0)
+    error = lock_init(&latest.writing)
+    if error:
+        raise OSError(error, "this system has no robust mutexes, which survive the death of their holder")
+    memory.announce()
+    return memory
+
+
+# ---- the value -------------------------------------------------------------------------------------------------------
+
+# With `writing` held: put a value into the slot of the next version, and make it the newest.
+cdef uint64_t put_value(shmring_latest *latest, shmring_latest_slot *slot, message_t *m) noexcept nogil:
+    cdef uint64_t version = load_relaxed_u64(&latest.newest) + 1
+    cdef char *to = <char *>(slot + 1)
+    cdef int i
+    # SYNC rewritten (meets: is_still). A reader that loads any byte of the new value loads this 0 afterwards.
+    store_release_u64(&slot.version, 0)
+    full_fence()
+    slot.word, slot.nbytes = m.load.word, m.load.nbytes
+    for i in range(1, m.load.nparts):
+        memcpy(to, m.load.parts[i].address, m.load.parts[i].nbytes)
+        to += m.load.parts[i].nbytes
+    store_relaxed_u64(&slot.version, version)
+    # SYNC newest (meets: newest_of).
+    store_release_u64(&latest.newest, version)
+    return version
+
+
+cdef inline uint64_t newest_of(const shmring_latest *latest) noexcept nogil:
+    # SYNC newest (meets: put_value).
+    return load_acquire_u64(&latest.newest)
+
+
+# Copy the bytes of a version that was the newest. False: it was overwritten meanwhile, and the copy is worth nothing.
+cdef bint take_value(const shmring_latest_slot *slot, uint64_t version, void *to, uint64_t nbytes) noexcept nogil:
+    memcpy(to, slot + 1, nbytes)
+    return is_still(slot, version)
+
+
+cdef inline bint is_still(const shmring_latest_slot *slot, uint64_t version) noexcept nogil:
+    full_fence()
+    # SYNC rewritten (meets: put_value). If a load before the fence got anything of a later value, this is not the
+    # version any more.
+    return load_acquire_u64(&slot.version) == version
+
+
+cdef int await_newer(object latest, void *what, patience_t *patience) noexcept nogil:
+    """A step of a wait for a version above ``what`` (ring/blocking.pxd): READY, LATE or UNREADY."""
+    cdef shmring_latest *at = (<Latest>latest).latest
+    cdef sleeper_t sleeper = sleeper_t(word=&at.waiting, what=1, wake=&at.woken, next=NULL,
+                                       spin_ns=(<Latest>latest).spin_ns, yields=4, tick_ns=LONGEST_SLEEP_NS,
+                                       spin=&(<Latest>latest).spin)
+    cdef int step, outcome = READY
+    while newest_of(at) <= (<uint64_t *>what)[0]:
+        step = back_off(patience, &sleeper)
+        if step >= CHECK and is_past_deadline(patience) and newest_of(at) <= (<uint64_t *>what)[0]:
+            outcome = LATE
+            break
+        if step == TICK:
+            return UNREADY
+    learn_spin(&sleeper, patience, outcome == READY)
+    if patience.stage == SLEEPS:
+        sem_post(&at.woken)            # for the next reader that sleeps, if there is one
+    end_wait(patience, &sleeper)
+    return outcome
+
+
+@cython.final
+@cython.no_gc
+cdef class Latest:
+    """The latest value of something: any process may write it, any number may read the newest, and none takes it away.
+
+    Parameters
+    ----------
+    capacity_nbytes : int, default 64 KiB
+        The longest value. Without a name the memory, four times as much, is reserved at once.
+    dtype : dtype, optional
+        Makes it a value of this dtype, such as a number or a record; then ``capacity_nbytes`` is not used. None: bytes
+        or arrays of any kind, each value of its own shape and dtype.
+    name : str, optional
+        Any text: processes of the same user that give the same name have the same value. The first decides about
+        ``capacity_nbytes``; ``dtype`` must be the same. None: processes get it through a fork, or in the arguments of a
+        process of multiprocessing, by any start method.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A bad argument.
+    SegmentError
+        The segment of that name does not belong to this user, or is not a latest value like this one.
+    OutOfSharedMemoryError
+        No room in /dev/shm. Nothing was created.
+
+    Notes
+    -----
+    Writers do not wait for readers, nor readers for writers. Processes and threads come and go without any of the
+    others noticing; a writer that dies, also in the middle of a write, leaves the last whole value. A name exists as
+    long as one object that was made with it is open; then the value is gone, too.
+    """
+
+    cdef object memory
+    cdef Mapping mapping
+    cdef shmring_latest *latest            # NULL until it is made
+    cdef uint64_t room
+    cdef int64_t spin_ns
+    cdef spin_t spin
+    cdef bint is_closed
+
+    def __init__(self, capacity_nbytes=64 << 10, *, dtype=None, name=None):
+        if self.latest != NULL:
+            raise RuntimeError("this latest value was made already: __init__ makes it once")
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name={name!r}: must be a text that is not empty")
+        kind = None if dtype is None else np.dtype(dtype)
+        if name is None:
+            self.use(LatestMemory(create(None, capacity_nbytes, kind)))
+            return
+        memory = LatestMemory(open_or_create(f"latest/{name}", lambda name: create(name, capacity_nbytes, kind)), name)
+        if not is_same_dtype(memory.dtype, kind):
+            memory.leave()
+            raise SegmentError(f"{memory.title} has dtype={memory.dtype}, not {kind}")
+        self.use(memory)
+
+    cdef int use(self, memory) except -1:
+        self.memory, self.mapping, self.room = memory, memory.mapping, memory.room
+        self.spin_ns = memory.spin_ns
+        self.latest = <shmring_latest *>(self.mapping.address + <size_t>HEADER_NBYTES)
+        return 0
+
+    cdef int require_open(self) except -1:
+        if self.is_closed or self.latest == NULL:
+            raise ClosedError("this latest value is closed, or was never made")
+        return 0
+
+    cdef inline shmring_latest_slot *slot(self, uint64_t version) noexcept nogil:
+        return <shmring_latest_slot *>(<char *>(self.latest + 1) + version % SHMRING_LATEST_NSLOTS
+                                       * (sizeof(shmring_latest_slot) + self.room))
+
+    cdef object corrupt(self):
+        return SegmentError(f"{self.memory.title} is corrupted: it holds no value that could have been written")
+
+    # ---- writing ----
+
+    def write(self, value, timeout=None):
+        """Write a value, which becomes the newest.
+
+        Parameters
+        ----------
+        value : bytes, buffer of bytes, array; or with a dtype what NumPy converts to it
+            It may be changed after the call.
+        timeout : float, optional
+            Seconds to wait while another writer is at work; None for ever, 0 not at all.
+
+        Returns
+        -------
+        int
+            The version: 1 for the first value, one more for each further one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No such value, or longer than ``capacity_nbytes``. Nothing was written.
+        queue.Full
+            Another writer was at work all the time. Nothing was written.
+        ClosedError
+            It was closed here.
+        """
+        cdef message_t m
+        cdef uint64_t version
+        cdef shmring_latest_slot *slot
+        self.require_open()
+        if isinstance(value, str) and self.memory.dtype is None:
+            raise TypeError("a str cannot be written: encode it")
+        _keeper = encode(value if self.memory.dtype is None else self.record(value), &m)
+        if m.load.nbytes > self.room:
+            raise ValueError(f"a value of {m.load.nbytes} bytes, its description included, does not fit: at most "
+                             f"{self.room} bytes do. Make it with a larger capacity_nbytes")
+        self.lock(timeout_to_ns(timeout))
+        # Nothing may raise until the lock is released.
+        slot = self.slot(load_relaxed_u64(&self.latest.newest) + 1)
+        if m.load.nbytes < LONG_COPY_NBYTES:
+            version = put_value(self.latest, slot, &m)
+        else:
+            with nogil:
+                version = put_value(self.latest, slot, &m)
+        lock_release(&self.latest.writing)
+        before_wake()
+        wake_at_once(&self.latest.waiting, &self.latest.woken)
+        return version
+
+    cdef object record(self, value):
+        record = np.array(value, self.memory.dtype)
+        if record.shape:
+            raise ValueError(f"a value of shape {record.shape}: it must be one record of {self.memory.dtype}")
+        return record
+
+    cdef int lock(self, int64_t timeout_ns) except -1:
+        """No other writer writes until the lock is released. The GIL is held between the two, or the thread runs no
+        Python code, so no handler of this thread can come here meanwhile."""
+        cdef int64_t deadline_ns, left
+        cdef int outcome = lock_try(&self.latest.writing)
+        if outcome == LOCK_LATE and timeout_ns != 0:
+            deadline_ns = deadline_of(timeout_ns)
+            while outcome == LOCK_LATE:
+                left = left_until(deadline_ns, timeout_ns)
+                if left == 0:
+                    break
+                left = LOCK_TICK_NS if left < 0 else min(<int64_t>LOCK_TICK_NS, left)
+                with nogil:
+                    outcome = lock_within(&self.latest.writing, left)
+                if outcome == LOCK_LATE:
+                    PyErr_CheckSignals()
+        if outcome == LOCK_LATE:
+            raise queue.Full("another process or thread was writing all the time")
+        if outcome < 0:
+            raise OSError(-outcome, f"cannot lock {self.memory.title}: {os.strerror(-outcome)}")
+        return 0
+
+    # ---- reading ----
+
+    def read(self, timeout=None, *, after=0):
+        """Read the newest value.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait while there is none; None for ever, 0 not at all.
+        after : int, default 0
+            A version: wait until there is a newer one.
+
+        Returns
+        -------
+        bytes, numpy.ndarray or record
+            A copy: bytes, or an array of the dtype and shape that was written; with a dtype a scalar or record of it.
+
+        Raises
+        ------
+        queue.Empty
+            There was none in time.
+        SegmentError
+            What another process wrote is no value.
+        ClosedError
+            It was closed here.
+        """
+        return self.read_version(timeout, after=after)[0]
+
+    def read_version(self, timeout=None, *, after=0):
+        """Read the newest value and its version: ``(value, version)``. Raises as `read`.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            As in `read`.
+        after : int, default 0
+            As in `read`; so a loop that passes the last version gets each value at most once.
+        """
+        cdef int64_t timeout_ns = timeout_to_ns(timeout)
+        cdef uint64_t version, known = index(after)
+        cdef bint is_busy = False
+        self.require_open()
+        version = newest_of(self.latest)
+        if version <= known:
+            if timeout_ns == 0 or drive(await_newer, self, &known, timeout_ns, &is_busy) == LATE:
+                raise queue.Empty
+            version = newest_of(self.latest)
+        while True:
+            value = self.take(version)
+            if value is not None:
+                return value, version
+            known = version
+            version = newest_of(self.latest)
+            if version == known:       # a writer overwrites the oldest version, never the newest
+                raise self.corrupt()
+            PyErr_CheckSignals()
+
+    cdef object take(self, uint64_t version):
+        """The value of that version; None if it is being overwritten, or was."""
+        cdef shmring_latest_slot *slot = self.slot(version)
+        cdef frame_t f
+        cdef void *to
+        cdef bint is_whole
+        f.word, f.nbytes = load_relaxed_u64(&slot.word), load_relaxed_u64(&slot.nbytes)
+        if not is_still(slot, version):
+            return None
+        if f.nbytes > self.room or kind_of(f.word) not in (BYTES, ARRAY) or f.word >> 56:
+            raise self.corrupt()
+        if kind_of(f.word) == BYTES:
+            content = PyBytes_FromStringAndSize(NULL, f.nbytes)
+            to = PyBytes_AS_STRING(content)
+        else:
+            content = np.empty(f.nbytes, UINT8)
+            to = cnp.PyArray_DATA(content)
+        if f.nbytes < LONG_COPY_NBYTES:
+            is_whole = take_value(slot, version, to, f.nbytes)
+        else:
+            with nogil:
+                is_whole = take_value(slot, version, to, f.nbytes)
+        if not is_whole:
+            return None
+        if kind_of(f.word) == ARRAY:
+            f.bytes = <const char *>to
+            content = self.array_of(content, decode_meta(&f, f.nbytes))
+        elif self.memory.dtype is not None:
+            raise self.corrupt()
+        return content
+
+    cdef object array_of(self, content, meta):
+        """The array in a copy of a value."""
+        if meta is None or (self.memory.dtype is not None and meta[:2] != (self.memory.dtype, ())):
+            raise self.corrupt()
+        dtype, shape, skipped = meta
+        array = np.ndarray(shape, dtype, content, skipped) if len(content) > skipped else np.empty(shape, dtype)
+        return array if self.memory.dtype is None else array[()]
+
+    @property
+    def version(self):
+        """The newest version; 0: no value was written yet."""
+        self.require_open()
+        return newest_of(self.latest)
+
+    @property
+    def capacity_nbytes(self):
+        """The longest value in bytes, its description (of an array: 8 for each dimension) included."""
+        self.require_open()
+        return self.room
+
+    # ---- leaving ----
+
+    @property
+    def closed(self):
+        """Whether it was closed here."""
+        return self.is_closed or self.latest == NULL
+
+    def close(self):
+        """Close it here; others go on. The last to close a named one removes its name. Idempotent."""
+        if not self.is_closed and self.latest != NULL:
+            self.is_closed = True
+            self.memory.leave()
+
+    def __enter__(self):
+        self.require_open()
+        return self
+
+    def __exit__(self, exception_type, exception, traceback):
+        self.close()
+
+    def __reduce__(self):
+        self.require_open()
+        return _arrived, (self.memory,)
+
+    def __repr__(self):
+        if self.latest == NULL:
+            return "<shmring.Latest, not made>"
+        state = "closed" if self.is_closed else f"version {newest_of(self.latest)}"
+        return f"<shmring.Latest of {self.memory.title}, {state}>"
+
+
+def _arrived(memory):
+    """That of another process."""
+    cdef Latest arrived = Latest.__new__(Latest)
+    if not isinstance(memory, LatestMemory):
+        raise SegmentError(f"this is no memory of a latest value: {memory!r}")
+    arrived.use(memory)
+    return arrived
