@@ -5,7 +5,7 @@ Exactly in place it works; otherwise that rank refuses it, and no rank gets wron
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.on_ranks import on_ranks
 
 SMALL_SLOTS = {"slot_nbytes": 4096, "nslots": 4, "eager_nbytes": 512}
 ROOT = 1
@@ -109,11 +109,8 @@ def overlap_on_one_rank(comm, name, counts, width):
 
 @pytest.mark.parametrize("width", [3, 3000])
 @pytest.mark.parametrize("counts", [[1, 2, 1], [2, 1, 2], [1, 1, 1], [0, 3, 1]], ids=str)
-def test_an_overlap_is_refused_unless_it_is_in_place(counts, width):
-    run_ranks(3, overlap_all, counts, width, init=SMALL_SLOTS)
-
-
-def overlap_all(comm, counts, width):
+@on_ranks(3, init=SMALL_SLOTS)
+def test_an_overlap_is_refused_unless_it_is_in_place(comm, counts, width):
     for name in CALLS:
         refused = overlap_on_one_rank(comm, name, counts, width)
         assert comm.rank != ROOT or refused or (name == "all_to_all" and not counts[0]), name

@@ -95,7 +95,12 @@ def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
 # ---- other threads meanwhile -----------------------------------------------------------------------------------------
 
 
-def close_while_others_use_it(comm, what):
+@pytest.mark.parametrize(
+    "what",
+    ["abort", "subgroup", "dup", "empty", "placement", "is_broken", "gone_ranks", "close", "receive", "barrier"],
+)
+@on_ranks(2)
+def test_close_in_one_thread_while_others_call(comm, what):
     """Each round another thread calls while this one closes, now sooner, now later."""
     calls = {
         "abort": lambda group: group.abort("enough"),
@@ -130,14 +135,6 @@ def close_while_others_use_it(comm, what):
         for thread in threads:
             thread.join()
     comm.barrier()
-
-
-@pytest.mark.parametrize(
-    "what",
-    ["abort", "subgroup", "dup", "empty", "placement", "is_broken", "gone_ranks", "close", "receive", "barrier"],
-)
-def test_close_in_one_thread_while_others_call(what):
-    run_ranks(2, close_while_others_use_it, what)
 
 
 def fail_to(call, *args):

@@ -233,7 +233,9 @@ def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way, threa
         assert " called " in text
 
 
-def abort_in_rank_one(comm, threads):
+@pytest.mark.parametrize("threads", TEAMS)
+@on_ranks(2, 4, init=of)
+def test_abort_ends_waits(comm, threads):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)  # helpers, if there are any, sleep from here on
     if comm.rank == 1:
@@ -252,13 +254,9 @@ def abort_in_rank_one(comm, threads):
     until_helpers(0)
 
 
-@pytest.mark.parametrize("threads", TEAMS)
-@pytest.mark.parametrize("n", [2, 4])
-def test_abort_ends_waits(n, threads):
-    run_ranks(n, abort_in_rank_one, threads, init=of(threads))
-
-
-def abort_in_the_middle(comm):
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@on_ranks(3, init=of)
+def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     with pytest.raises(AbortedError, match="enough"):
@@ -268,11 +266,6 @@ def abort_in_the_middle(comm):
                 comm.abort("enough")
     with pytest.raises(AbortedError, match="enough"):
         comm.all_reduce(x)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(threads):
-    run_ranks(3, abort_in_the_middle, init=of(threads))
 
 
 def raise_in_rank_zero(comm):
@@ -289,7 +282,9 @@ def test_a_rank_that_leaves_with_an_exception_aborts_the_others():
         assert "rank 0 aborted: LookupError: no such file" in str(outcome.error)
 
 
-def close_early(comm):
+@pytest.mark.parametrize("threads", TEAMS)
+@on_ranks(2, 4, init=of)
+def test_a_rank_that_closes_while_it_is_needed_is_named(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     if comm.rank == 0:
@@ -302,12 +297,6 @@ def close_early(comm):
     with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
         comm.all_reduce(x)
     assert caught.value.rank == 0
-
-
-@pytest.mark.parametrize("threads", TEAMS)
-@pytest.mark.parametrize("n", [2, 4])
-def test_a_rank_that_closes_while_it_is_needed_is_named(n, threads):
-    run_ranks(n, close_early, init=of(threads))
 
 
 @on_ranks(*GROUPS)
@@ -435,7 +424,9 @@ def test_threads_take_turns_though_signal_handlers_raise_anywhere(comm, seed):
     comm.barrier()
 
 
-def fork_inside(comm, threads):
+@pytest.mark.parametrize("threads", TEAMS)
+@on_ranks(2, init=of)
+def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator(comm, threads):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
 
@@ -450,11 +441,6 @@ def fork_inside(comm, threads):
     assert len(helpers()) == threads - 1
     comm.barrier()  # the child's end took nothing with it
     assert (comm.all_reduce(np.ones(LARGE, np.float32)) == comm.size).all()
-
-
-@pytest.mark.parametrize("threads", TEAMS)
-def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator(threads):
-    run_ranks(2, fork_inside, threads, init=of(threads))
 
 
 def sleep_cheaply(comm):
