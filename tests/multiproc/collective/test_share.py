@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks
 from support.inputs import same_bits, values
+from support.limits import limited
 from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 
@@ -323,15 +324,11 @@ def test_small_arrays_stay_private(n):
 @on_ranks(3)
 def test_no_room_on_one_rank_is_an_error_on_all_and_nothing_has_changed(comm):
     x = filled(comm)
-    if comm.rank == 1:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    for _ in range(2):
-        with pytest.raises(OutOfSharedMemoryError, match="cannot reserve"):
-            comm.share(x)
-        assert not is_shared(x)
-    if comm.rank == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limited(resource.RLIMIT_FSIZE, 100_000) if comm.rank == 1 else contextlib.nullcontext():
+        for _ in range(2):
+            with pytest.raises(OutOfSharedMemoryError, match="cannot reserve"):
+                comm.share(x)
+            assert not is_shared(x)
     with comm.share(x):
         assert same_bits(comm.all_reduce(x), summed(comm))
 

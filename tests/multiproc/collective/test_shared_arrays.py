@@ -13,6 +13,7 @@ import pytest
 from support.emulation import needs_address_limit
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.limits import address_space_nbytes, limited
 from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 from support.waits import until_ended
@@ -403,26 +404,11 @@ def test_a_rank_killed_while_it_makes_an_array_leaves_no_name(call):
         assert outcome.result == []
 
 
-@contextlib.contextmanager
-def limited(what, nbytes):
-    old = resource.getrlimit(what)
-    resource.setrlimit(what, (nbytes, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(what, old)
-
-
-def address_space():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
 def run_out(comm, what, room):
     """One rank has no room, in the file system or in its address space; all ranks raise and go on."""
     size, rank, nbytes = comm.size, comm.rank, 64 << 20
     x = comm.zeros(2000)
-    limit = room * nbytes // 2 + (address_space() if what == resource.RLIMIT_AS else 0)
+    limit = room * nbytes // 2 + (address_space_nbytes() if what == resource.RLIMIT_AS else 0)
     with limited(what, int(limit)) if rank == size - 1 else contextlib.nullcontext():
         with pytest.raises(OutOfSharedMemoryError) as caught:
             comm.empty(nbytes, np.uint8)
@@ -466,10 +452,9 @@ def test_any_other_refusal_on_one_rank_is_an_error_for_all(comm):
     assert not comm.zeros(1000).any()
 
 
-@pytest.mark.torch
-@on_ranks(2)
-def test_torch_sees_shared_arrays_without_a_copy(comm):
-    torch = pytest.importorskip("torch")
+def lend_to_torch(comm):
+    import torch
+
 
     x = comm.empty(50_000, np.float32)
     tensor = torch.from_numpy(x)
@@ -486,6 +471,12 @@ def test_torch_sees_shared_arrays_without_a_copy(comm):
     del x
     gc.collect()
     assert tensor[-1] == total      # the tensor keeps the memory
+
+
+@pytest.mark.torch
+def test_torch_sees_shared_arrays_without_a_copy():
+    pytest.importorskip("torch")
+    run_ranks(2, lend_to_torch)
 
 
 def attach_when_one_has_sent_its_outcome_and_died(comm):

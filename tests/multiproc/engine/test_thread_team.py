@@ -21,6 +21,7 @@ from support.drivers import run_cases
 from support.emulation import needs_address_limit
 from support.harness import report, run_processes, run_ranks, start_processes, start_ranks
 from support.helper_threads import helpers, until_helpers
+from support.limits import address_space_nbytes
 from support.on_ranks import on_processes, on_ranks
 from support.oracle import Case
 from support.threads import at_once
@@ -188,9 +189,7 @@ def without_room_for_stacks(rank, session):
         given(self, offset, nbytes)
         calls[0] += 1
         if rank == 0 and calls[0] == 31:      # the last one, after which threads are started
-            with open("/proc/self/statm") as statm:
-                in_use = int(statm.read().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 20), unlimited[1]))
+            resource.setrlimit(resource.RLIMIT_AS, (address_space_nbytes() + (1 << 20), unlimited[1]))
 
     def warn(message, *args, **kwargs):
         resource.setrlimit(resource.RLIMIT_AS, unlimited)

@@ -1,7 +1,6 @@
 """`spawn` and `run`: results by rank, the failure that counts, and nothing left of any run."""
 
 import asyncio
-import contextlib
 import errno
 import faulthandler
 import gc
@@ -25,6 +24,8 @@ import pytest
 from support import harness
 from support.emulation import needs_adoption
 from support.harness import PATIENCE, RANKS
+from support.interrupts import interrupt_at_line
+from support.programs import run_python
 from support.threads import at_once
 
 import shmring
@@ -505,25 +506,6 @@ def test_a_run_ends_though_another_thread_has_taken_the_signal_of_it(monkeypatch
 # ---- spawn: signal handlers of the caller ----------------------------------------------------------------------------
 
 
-def interrupt_at_line(fn, nth):
-    """Call ``fn`` and raise SIGINT in this process before the nth line that it executes."""
-    process, left = os.getpid(), nth
-
-    def trace(frame, event, _):
-        nonlocal left
-        if event == "line" and os.getpid() == process:
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        fn()
-    finally:
-        sys.settrace(None)
-
-
 LINES = 3600
 
 
@@ -533,8 +515,7 @@ LINES = 3600
 def test_an_interrupt_at_any_line_leaves_nothing_of_a_run(share, seed):
     nth = random.Random(f"{seed} {share}").randrange(share * LINES // 120, (share + 1) * LINES // 120) + 1
     before, handler = children(), signal.getsignal(signal.SIGINT)
-    with contextlib.suppress(KeyboardInterrupt):
-        interrupt_at_line(lambda: shmring.spawn(nothing, 2, start_method="fork"), nth)
+    interrupt_at_line(lambda: shmring.spawn(nothing, 2, start_method="fork"), nth)
     assert children() == before
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -899,4 +880,4 @@ assert child.returncode == 0
 
 
 def test_a_run_ends_no_child_of_an_embedding_program(tmp_path):
-    subprocess.run([sys.executable, "-c", EMBEDDING, tmp_path / "started"], check=True, timeout=60 * PATIENCE)
+    run_python("-c", EMBEDDING, tmp_path / "started")

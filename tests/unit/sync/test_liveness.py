@@ -15,6 +15,7 @@ from support import compiled
 from support.children import in_child, status_of
 from support.emulation import EMULATED, METHOD, needs_marks
 from support.harness import PATIENCE
+from support.programs import run_python
 from support.threads import at_once
 
 hooks = compiled.load("liveness_hooks")
@@ -390,4 +391,4 @@ drop(elsewhere, 384)
 def test_a_life_whose_memory_is_unmapped_ends_and_costs_its_process_nothing(tmp_path, method):
     path = tmp_path / "pages"
     path.write_bytes(bytes(8192))
-    subprocess.run([sys.executable, "-c", FORGETFUL, str(path)], env={**os.environ, **METHODS[method]}, check=True)
+    run_python("-c", FORGETFUL, path, env={**os.environ, **METHODS[method]})
