@@ -350,14 +350,10 @@ def test_threads_take_turns_though_signal_handlers_raise_anywhere(comm, seed):
         while not stop.is_set():
             call()
 
-    threads = [threading.Thread(target=contend) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(1500):
-        interrupts.during(call)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with beside(contend), beside(contend):
+        for _ in range(1500):
+            interrupts.during(call)
+        stop.set()
     comm.barrier()
 
 

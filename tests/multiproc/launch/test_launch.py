@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 from support import harness
 from support.emulation import needs_adoption
-from support.harness import PATIENCE, RANKS
+from support.harness import PATIENCE, RANKS, eventually
 from support.interrupts import interrupt_at_line
 from support.programs import run_python
-from support.threads import at_once
+from support.threads import at_once, beside
 
 import shmring
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
@@ -63,10 +63,11 @@ def is_running(pid):
 
 def wait_for(condition, what, timeout=30):
     """Wait until something has become true; a bound for tests that would hang, not a measure."""
-    deadline = time.monotonic() + timeout * PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
+
+    def check():
+        assert condition(), what
+
+    eventually(check, timeout)
 
 
 # ---- spawn -----------------------------------------------------------------------------------------------------
@@ -546,12 +547,10 @@ def test_a_handler_runs_though_another_thread_has_received_the_signal(tmp_path):
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: (tmp_path / "called").touch())
-    receiver = threading.Thread(target=receive)
-    receiver.start()
     try:
-        shmring.spawn(report_and_wait, 1, (tmp_path,), start_method="fork")
+        with beside(receive):
+            shmring.spawn(report_and_wait, 1, (tmp_path,), start_method="fork")
     finally:
-        receiver.join()
         signal.signal(signal.SIGUSR1, before)
 
 
