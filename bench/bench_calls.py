@@ -4,13 +4,14 @@ One number is the mean time of one call in a loop of two ranks, each pinned to a
 counts. The ways of one question take turns in slices of milliseconds, so that a slower spell of the machine, or
 processors that it moves apart, meet all alike; compare the ratios.
 
-    python bench/bench_calls.py [ranks]
+    python bench/bench_calls.py
+    python bench/bench_calls.py --ranks 1
 
 prints the tables: median and quartiles over the slices, the ratio to the first way of the group, and the difference.
 """
 
+import argparse
 import platform
-import sys
 
 import numpy as np
 import pytest
@@ -112,11 +113,14 @@ def test_ways_of_a_call(benchmark, group, size):
 
 def main():
     """Print the tables."""
-    size = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--cycles", type=int, default=SLICES, help="of each group")
+    args = parser.parse_args()
     print(f"python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}")
-    print(f"{size} ranks; microseconds per call")
+    print(f"{args.ranks} ranks; microseconds per call")
     for group in GROUPS:
-        print_table(group, ranks_compare(group, size))
+        print_table(group, ranks_compare(group, args.ranks, args.cycles))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import shmring
 
 CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "ping_pong")
 SIZES = tuple(1 << bits for bits in range(12, 27, 2))
-NO_STREAMING, ALL_STREAMING = {"past_cache_nbytes": 1 << 50}, {"past_cache_nbytes": 0}
+NO_STREAMING, ALL_STREAMING = {"past_cache_nbytes": 1 << 40}, {"past_cache_nbytes": 0}
 FIXED = {
     f"{stores}, outputs {name}": {"stores": number} | output
     for number, stores in enumerate(("ordinary", "streaming", "prefetched", "string", "exchange"))

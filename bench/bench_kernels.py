@@ -7,6 +7,7 @@ measured in turns with it.
 
     python -m pytest bench/bench_kernels.py --benchmark-columns=median,iqr --benchmark-group-by=group
     python bench/bench_kernels.py           # the table of docs/maintainers/kernels.md: ratios alone
+    python bench/bench_kernels.py min band  # some of its rows
 """
 
 import functools
@@ -24,7 +25,7 @@ from shmring.kernel import reduce
 
 copy_array = compiled.load("array_hooks").copy_array
 KERNELS = reduce.kernels()["runnable"]
-# Of an array. The checks of a Python call take some microseconds, which must be little beside the kernel.
+# Of an array. The checks of a Python call take a few microseconds, which must be little beside the kernel.
 SIZES = {"L2": 512 << 10, "L3": 4 << 20}
 CASES = [
     ("sum", "float32"), ("sum", "float64"), ("sum", "bfloat16"), ("sum", "float16"), ("avg", "bfloat16"),
@@ -101,16 +102,16 @@ def test_copy(benchmark, nbytes, stores):
     )
 
 
-def table(out=sys.stdout):
-    """The ratios as Markdown."""
+def table(ops=(), out=sys.stdout):
+    """The ratios as Markdown; of all operations, if none is named."""
     for level, nbytes in SIZES.items():
         print(f"\n{level}, {nbytes >> 10} KiB per array:\n", file=out)
         print("| op, dtype | " + " | ".join(f"{k}, {n}" for n in NSRCS for k in KERNELS) + " |", file=out)
         print("| --- |" + " --- |" * (len(KERNELS) * len(NSRCS)), file=out)
-        for op, dtype in CASES:
+        for op, dtype in (case for case in CASES if not ops or case[0] in ops):
             ratios = (ratio_to_copy(*prepared(op, dtype, n, nbytes, k), nbytes) for n in NSRCS for k in KERNELS)
             print(f"| {op} {dtype} | " + " | ".join(f"{r:.1f}" for r in ratios) + " |", file=out, flush=True)
 
 
 if __name__ == "__main__":
-    table()
+    table(sys.argv[1:])

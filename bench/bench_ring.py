@@ -72,7 +72,7 @@ def test_reserve_commit_peek_release(benchmark):
 def echo(there, back):
     with Consumer(there) as consumer, Producer(back) as producer:
         message = bytearray(consumer.slot_nbytes)
-        while not consumer.finished:
+        while not consumer.ended:
             for _ in range(1000):
                 if consumer.try_pop(message):
                     spin_until(producer.try_push, message, producer)
@@ -101,7 +101,7 @@ def swallow_singles(memory, expected):
         out = bytearray(consumer.slot_nbytes)
         spin_until(consumer.try_pop, out, consumer)
         assert out == expected
-        while not consumer.finished:
+        while not consumer.ended:
             for _ in range(1000):
                 consumer.try_pop(out)
 
@@ -113,7 +113,7 @@ def swallow_batches(memory, expected):
         while done < out.nbytes:
             done += consumer.slot_nbytes * spin_until(consumer.try_pop_many, out[done:], consumer)
         assert bytes(out) == bytes(expected)
-        while not consumer.finished:
+        while not consumer.ended:
             for _ in range(100):
                 consumer.try_pop_many(out)
 

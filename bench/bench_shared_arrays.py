@@ -2,7 +2,7 @@
 
 A collective on shared arrays leaves part of its price to the owner's next write, which must fetch back the lines that
 peers have stored into. So one round here is: every rank rewrites its input, then the call. Private and shared
-arrays take turns, in slices of some milliseconds, so that whatever disturbs one disturbs the other; one number is the
+arrays take turns, in slices of a few milliseconds, so that whatever disturbs one disturbs the other; one number is the
 median of the slices' time of a round, on the slowest rank. ``ratio`` is shared over private.
 
     python bench/bench_shared_arrays.py [-n RANKS] [--kinds all_reduce,...] [--sizes 64K,1M,...]

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py --deepspeed ~/DeepSpeed      its sources; needs ninja
 
-All contenders live in the same processes and take turns of some milliseconds, in an order drawn anew in each cycle. A
+All contenders live in the same processes and take turns of a few milliseconds, in an order drawn anew in each cycle. A
 figure is the median over the cycles of the slowest rank's time per call, in microseconds; in brackets the median over
 cycles of how many times as long as the row's first contender of shmring it took. ``trip`` is what two barriers took
 beside the row: there and back between the ranks. That answers are right is for ``tests/``, but for one look here.

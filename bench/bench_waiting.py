@@ -10,7 +10,7 @@ return of the receiver's.
 import os
 import struct
 import time
-from multiprocessing import Pipe
+from multiprocessing import Pipe, connection
 from queue import Empty
 
 import numpy as np
@@ -19,6 +19,7 @@ import pytest
 import shmring
 
 ENDS = ["channel", "fan-in", "broadcast", "queue", "pipe"]
+OF_SEVERAL = ["wait for 4 channels", "wait for 4 queues", "wait for 4 pipes"]
 MOMENT = struct.Struct("q")
 
 
@@ -39,6 +40,20 @@ def ends_of(kind):
     return sender.send, receiver.recv, (sender, receiver)
 
 
+def ends_of_several(kind):
+    """The same for the last of four ends, which are waited for together."""
+    if kind == "wait for 4 pipes":
+        *_, (_last, sender) = pipes = [Pipe(duplex=False) for _ in range(4)]
+        receivers, call = [receiver for receiver, _ in pipes], lambda: connection.wait(receivers)[0].recv_bytes()
+        return sender.send_bytes, call, pipes
+    if kind == "wait for 4 queues":
+        queues = [shmring.Queue() for _ in range(4)]
+        return queues[-1].put, lambda: shmring.wait(queues)[0].get(), queues
+    *_, (sender, _last) = channels = [shmring.channel() for _ in range(4)]
+    receivers = [receiver for _, receiver in channels]
+    return sender.send, lambda: shmring.wait(receivers)[0].recv(), channels
+
+
 def feed(send, pause_s, count, end):
     """Send the time, so many times with a pause before each."""
     for _ in range(count):
@@ -48,11 +63,11 @@ def feed(send, pause_s, count, end):
     time.sleep(0.1)
 
 
-@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("kind", [*ENDS, *OF_SEVERAL])
 @pytest.mark.parametrize("pause_ms", [1, 10, 50])
 def test_receiver_fed_slowly(child, benchmark, kind, pause_ms):
     """Processor time of a receiver that gets a message now and then, and how long each takes to arrive."""
-    send, receive, _memory = ends_of(kind)
+    send, receive, _memory = (ends_of_several if kind in OF_SEVERAL else ends_of)(kind)
     count = max(20, (20 if benchmark.disabled else 2000) // pause_ms)
     child(feed, send, pause_ms / 1000, count, b"end")
     delays = []
@@ -68,7 +83,7 @@ def test_receiver_fed_slowly(child, benchmark, kind, pause_ms):
     p50, p99 = np.percentile(delays, [50, 99]) / 1000
     benchmark.group = f"fed every {pause_ms} ms"
     benchmark.extra_info.update(processor_share=share, p50_us=p50, p99_us=p99)
-    print(f"\n{kind:>10}, every {pause_ms} ms: {100 * share:.2f} % of a processor, wake-up {p50:.0f} us, p99 {p99:.0f}")
+    print(f"\n{kind:>19}, every {pause_ms} ms: {100 * share:.2f} % of a processor, wake-up {p50:.0f} us, p99 {p99:.0f}")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENDS if kind != "pipe"])

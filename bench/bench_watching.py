@@ -28,7 +28,7 @@ import shmring
 from shmring.engine.recording import show_calls
 
 TIMES = 20000  # calls in a slice
-WATCHED_TIMES = 10_000_000  # some seconds, so that each slice has looks in it
+WATCHED_TIMES = 10_000_000  # seconds of work, so that each slice has looks in it
 WATCHER = [sys.executable, "-m", "shmring", "top", "--json"]
 
 

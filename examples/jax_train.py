@@ -1,6 +1,6 @@
 """Train a network on digits with JAX: data-parallel, tensor-parallel, and both, with the losses of one process.
 
-    pip install 'shmring[jax]'
+    pip install '.[jax]'
     shmring run --jax -n 4 examples/jax_train.py
 
 Nothing here is shmring's: arrays are spread over the processes by JAX's shardings, and the compiler inserts the

@@ -113,7 +113,7 @@ def loss_of(scores, wanted):
 
 
 def batches(data, steps):
-    """The same on every rank."""
+    """Batches that are equal on every rank."""
     generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
         starts = torch.randint(len(data) - CONTEXT, (BATCH, 1), generator=generator)

@@ -43,13 +43,14 @@ if TYPE_CHECKING:
     from shmring.arrays.lease import Lease
     from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
     from shmring.channels.fan_in import FanInReceiver
-    from shmring.channels.inspect import list_channels
+    from shmring.channels.inspect import ChannelLook, list_channels
     from shmring.channels.joinable_queue import JoinableQueue
     from shmring.channels.queue import Queue
     from shmring.channels.receiver import Receiver
     from shmring.channels.record_receiver import RecordReceiver
     from shmring.channels.record_sender import RecordSender
     from shmring.channels.sender import Sender
+    from shmring.channels.waiting import wait
     from shmring.collective.async_work import Work
     from shmring.collective.call import Call
     from shmring.collective.placement_report import SegmentPlacement
@@ -58,10 +59,11 @@ if TYPE_CHECKING:
     from shmring.kernel.reduce import kernels
     from shmring.launch.init import init
     from shmring.launch.spawn import spawn
-    from shmring.memory.sweep import leftovers, sweep
+    from shmring.memory.sweep import Leftover, leftovers, sweep
     from shmring.nodes.from_mpi import from_mpi
     from shmring.p2p.grid import Grid, grid
     from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
+    from shmring.placement.topology import Topology
     from shmring.placement.topology_file import topology
     from shmring.shared.share import Shared
 
@@ -71,13 +73,14 @@ _MODULES = {
     "shmring.kernel.reduce": ("kernels",),
     "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
     "shmring.channels.fan_in": ("FanInReceiver",),
-    "shmring.channels.inspect": ("list_channels",),
+    "shmring.channels.inspect": ("ChannelLook", "list_channels"),
     "shmring.channels.joinable_queue": ("JoinableQueue",),
     "shmring.channels.queue": ("Queue",),
     "shmring.channels.receiver": ("Receiver",),
     "shmring.channels.record_receiver": ("RecordReceiver",),
     "shmring.channels.record_sender": ("RecordSender",),
     "shmring.channels.sender": ("Sender",),
+    "shmring.channels.waiting": ("wait",),
     "shmring.collective.async_work": ("Work",),
     "shmring.collective.call": ("Call",),
     "shmring.collective.placement_report": ("SegmentPlacement",),
@@ -85,10 +88,11 @@ _MODULES = {
     "shmring.communicator": ("Communicator",),
     "shmring.launch.init": ("init",),
     "shmring.launch.spawn": ("spawn",),
-    "shmring.memory.sweep": ("leftovers", "sweep"),
+    "shmring.memory.sweep": ("Leftover", "leftovers", "sweep"),
     "shmring.nodes.from_mpi": ("from_mpi",),
     "shmring.p2p.grid": ("Grid", "grid"),
     "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
+    "shmring.placement.topology": ("Topology",),
     "shmring.placement.topology_file": ("topology",),
     "shmring.shared.share": ("Shared",),
 }
@@ -101,6 +105,7 @@ __all__ = [
     "AbortedError",
     "BrokenError",
     "Call",
+    "ChannelLook",
     "ClosedError",
     "CollectiveTimeoutError",
     "Communicator",
@@ -110,6 +115,7 @@ __all__ = [
     "Grid",
     "JoinableQueue",
     "Lease",
+    "Leftover",
     "Message",
     "MessageError",
     "MessageTimeoutError",
@@ -133,6 +139,7 @@ __all__ = [
     "Shared",
     "ShmringError",
     "Timeline",
+    "Topology",
     "Work",
     "__version__",
     "broadcast_channel",
@@ -148,6 +155,7 @@ __all__ = [
     "spawn",
     "sweep",
     "topology",
+    "wait",
 ]
 
 

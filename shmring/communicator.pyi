@@ -52,8 +52,8 @@ class Communicator:
         self,
         x: _Array,
         out: _Array = None,
-        root: int = 0,
         op: _Op = "sum",
+        root: int = 0,
         *,
         timeout: _Timeout = ...,
         async_op: bool = False,
@@ -163,8 +163,8 @@ class Communicator:
         self,
         collective: str,
         nbytes: int,
-        root: int = 0,
         op: str = "sum",
+        root: int = 0,
         dtype: str = "float32",
     ) -> str: ...
     def placement(self) -> list[SegmentPlacement]: ...

@@ -76,6 +76,7 @@ cdef class Communicator:
         engine.sharing = engine.sharing or sharing_of(engine)
         self.messages = PointToPoint(engine)
 
+    @cython.final
     cdef int rank_of(self, object number, str name) except? -2:
         """The argument ``name``, a rank or ``ANY_SOURCE``: the room that makes the call checks its range."""
         return int_of(number, name, self.size - 1)
@@ -203,7 +204,7 @@ cdef class Communicator:
         """
         return combine(self.executor, KIND_ALL_REDUCE, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def reduce(self, x, out=None, root=0, op="sum", *, timeout=..., async_op=False):
+    def reduce(self, x, out=None, op="sum", root=0, *, timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks into the root's ``out``.
 
         Parameters
@@ -212,15 +213,17 @@ cdef class Communicator:
             As in `all_reduce`.
         out : array, optional
             On the root: where the result goes, ``x`` by default. Ignored on the others.
+        op : str or callable
+            As in `all_reduce`.
         root : int
             The rank that gets the result.
-        op, timeout, async_op
+        timeout, async_op
             As in `all_reduce`.
 
         Returns
         -------
         array or None
-            ``out`` (or ``x``) on the root, None on the others, whose ``x`` is left as it was.
+            ``out`` (or ``x``) on the root. None on the others; their ``x`` is left as it was.
 
         Notes
         -----
@@ -461,7 +464,7 @@ cdef class Communicator:
         Parameters
         ----------
         arrays : list or tuple of arrays
-            As in `all_reduce`; element types may differ. The same number, types and sizes in the same order on all
+            As in `all_reduce`; element types may differ. Number, types, sizes and order are equal on all
             ranks. No two may overlap.
         op, timeout, async_op
             As in `all_reduce`. The timeout applies to each part.
@@ -1024,7 +1027,7 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective; takes some hundred microseconds, and longer for large arrays, whose pages are faulted in at once.
+        Collective; takes a few hundred microseconds, and longer for large arrays, whose pages are faulted in at once.
         Uses ``size`` times the array of shared memory, until no rank has a view of any rank's array left. The array is
         an ordinary ndarray, also for torch (``torch.from_numpy``), and stays valid after the communicator is closed.
         ``docs/shared-arrays.md`` lists what each collective gains.
@@ -1100,8 +1103,8 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective. Takes some hundred microseconds, and the time to fault in and copy the arrays; several arrays in one
-        call cost little more than one. Waits for calls of other threads that may store into the arrays, as
+        Collective. Takes a few hundred microseconds, and the time to fault in and copy the arrays; several in one call
+        cost little more than one. Waits for calls of other threads that may store into the arrays, as
         `Shared.close`; no thread may write them in another way meanwhile; reading is allowed. Arrays below
         32 KiB stay private, and so do the ends of others, up to a page each: `Shared.nbytes` has the bytes that are
         shared. While shared, arrays must not be resized. ``docs/shared-arrays.md`` describes what else changes.
@@ -1194,7 +1197,7 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective. One `all_gather` of 24 bytes, then some milliseconds for memory and rendezvous. From then on the
+        Collective. One `all_gather` of 24 bytes, then a few milliseconds for memory and rendezvous. From then on the
         group is independent of this communicator: either may be closed first.
         """
         return _groups.split(self, color, key, rendezvous_timeout, settings)
@@ -1312,7 +1315,7 @@ cdef class Communicator:
         """
         return self.engine.stats() | {"pair_queues": self.messages.stats()}
 
-    def explain(self, collective, nbytes, root=0, op="sum", dtype="float32"):
+    def explain(self, collective, nbytes, op="sum", root=0, dtype="float32"):
         """Explain which algorithm a collective uses, and what each algorithm costs by the cost model.
 
         Parameters
@@ -1321,11 +1324,13 @@ cdef class Communicator:
             The name of the method, e.g. ``"all_reduce"``; any collective on arrays that has plans.
         nbytes : int
             Bytes of the array ``x`` that the method takes.
+        op : str
+            The name of the operation.
         root : int, default 0
             For methods with a root.
-        op, dtype : str
-            The name of the operation and of the dtype. They matter if the ranks are in several locality domains:
-            between domains, partial sums of 16-bit floats are float32.
+        dtype : str
+            Operation and dtype matter if the ranks are in several locality domains: between domains, partial sums of
+            16-bit floats are float32.
 
         Returns
         -------

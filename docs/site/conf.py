@@ -4,12 +4,17 @@
 installed.
 """
 
+import ast
 import builtins
+import inspect
 import os
 import re
+import textwrap
 from pathlib import Path
 
 from docutils import nodes
+from numpydoc.docscrape_sphinx import SphinxDocString
+from sphinx.util.docutils import SphinxDirective
 
 from shmring.version import __version__
 
@@ -43,7 +48,7 @@ autodoc_inherit_docstrings = False
 add_module_names = False
 python_display_short_literal_types = True
 nitpick_ignore = [("py:exc", name) for name in dir(builtins)] + [("py:class", name) for name in dir(builtins)]
-_ELSEWHERE = r"(queue|os|pickle|asyncio|typing|collections|numpy|np|multiprocessing|torch|MPI)\..*"
+_ELSEWHERE = r"(queue|os|pickle|asyncio|typing|collections|numpy|np|multiprocessing|torch|dist|jax|MPI)\..*|timedelta"
 nitpick_ignore_regex = [("py:.*", _ELSEWHERE)]
 copybutton_exclude = ".linenos, .gp"
 
@@ -65,7 +70,9 @@ if os.environ.get("SHMRING_SITE_INVENTORIES") == "1":
 
 # Files beside docs/ that are pages, and those that are not.
 _PAGES = {"README.md": "site/index", "CONTRIBUTING.md": "site/contributing", "CHANGELOG.md": "site/changelog"}
-_REFERENCE = [f"site/api/{name}" for name in ("communicator", "channels", "launch", "errors", "ring", "capi")]
+# In the order of the doors of docs/index.md.
+_API = ("torch", "jax", "communicator", "launch", "multiprocessing", "channels", "capi", "ring", "errors")
+_REFERENCE = [f"site/api/{name}" for name in _API]
 _FILE_AS_TEXT = re.compile(r"\[(?:docs/)?[\w-]+\.md\]\((/?[\w./-]+\.md(?:#[\w-]+)?)\)")
 _LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 
@@ -127,8 +134,30 @@ def _without_self(app, what, name, thing, options, signature, returns):
     return (re.sub(r"^\(self(, )?", "(", signature), returns) if signature else None
 
 
+class FunctionsOfFile(SphinxDirective):
+    """Functions of a file that cannot be imported without a framework: its path, and their names in lines."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list:
+        text = (DOCS.parent / self.arguments[0]).read_text()
+        return self.parse_text_to_nodes("".join(self._function(name, text) for name in self.content))
+
+    def _function(self, name: str, text: str) -> str:
+        definition = rf'^def {name}\((.*?)\)(?: -> [^\n]+)?:\n    """(.*?)"""'
+        arguments, docstring = re.search(definition, text, re.DOTALL | re.MULTILINE).groups()
+        signature = ast.parse(f"def f({arguments}): ...").body[0].args
+        for argument in ast.walk(signature):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        body = textwrap.indent(str(SphinxDocString(inspect.cleandoc(docstring))), "   ")
+        return f".. py:function:: {name}({ast.unparse(signature)})\n\n{body}\n\n"
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.add_directive("functions-of", FunctionsOfFile)
     app.connect("source-read", _read_source)
     app.connect("source-read", _add_navigation)
     app.connect("missing-reference", _as_text)

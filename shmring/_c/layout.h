@@ -176,13 +176,29 @@ typedef struct {
     uint64_t is_putting; /* 1 while the holder of `sending` puts an item, and after its death in the middle of one */
     uint64_t began;      /* the slot at which that item begins */
     uint64_t sent;       /* messages put before it */
-    uint32_t is_signalled;   /* in a pipe: 1 while its receiver's descriptor is readable; stored under `sending` */
-    uint32_t is_polled;  /* in a pipe: 1 once a process has asked for that descriptor */
+    uint32_t signal;     /* whether the consumers' descriptor is readable (channels/queue.pyx); stored under `sending` */
+    uint32_t is_polled;  /* 1 once a process has asked for that descriptor */
     SHMRING_APART pthread_mutex_t receiving;
     SHMRING_APART uint64_t done; /* calls of task_done (compare-and-swap) */
     uint64_t joining;            /* waiter word of callers of join(), and the semaphore on which they sleep */
     sem_t joined;
 } shmring_queue;
+
+/* A latest value (channels/latest.pyx): the newest version lies in slot version % SHMRING_LATEST_NSLOTS. */
+enum { SHMRING_LATEST_NSLOTS = 4 };
+
+typedef struct {
+    SHMRING_APART uint64_t newest; /* the version of the newest whole value; 0: none yet */
+    SHMRING_APART uint64_t waiting; /* waiter word of readers, and the semaphore on which they sleep */
+    sem_t woken;
+    SHMRING_APART pthread_mutex_t writing; /* held for one write */
+} shmring_latest;
+
+typedef struct {
+    SHMRING_APART uint64_t version; /* of the value in it; 0: none, or it is being written */
+    uint64_t word;   /* what the value is: as the word of a frame (ring/framing.pxd) */
+    uint64_t nbytes; /* of the value and its metadata, which begin on the next line */
+} shmring_latest_slot;
 
 /* First page of every segment. Written once by the creator, `ready` last (release); immutable afterwards, but for
  * `attached` and the liveness. */

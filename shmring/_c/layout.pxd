@@ -131,7 +131,7 @@ cdef extern from "_c/layout.h" nogil:
         uint64_t is_putting
         uint64_t began
         uint64_t sent
-        uint32_t is_signalled
+        uint32_t signal
         uint32_t is_polled
         pthread_mutex_t receiving
         uint64_t done

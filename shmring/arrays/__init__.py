@@ -1,1 +1,1 @@
-"""Arrays: any array becomes pointer, count and dtype; leases; reduction kernels; store tuning."""
+"""Arrays: any array becomes pointer, count and dtype; leases; the rules for outputs."""

@@ -94,6 +94,15 @@ cdef class Temporary:
     cdef cnp.ndarray content
     cdef cnp.ndarray home       # where `content` is copied back to; None for a source
 
+    cdef int copy_home(self) except -1:
+        if self.home is not None:
+            add_u32(&ncopying, 1)
+            try:
+                cnp.PyArray_CopyInto(self.home, self.content)
+            finally:
+                add_u32(&ncopying, <uint32_t> -1)
+        return 0
+
 
 cdef bint is_copy(object owner) noexcept:
     """Whether ``owner`` holds a copy, through which later changes of the array are not seen."""
@@ -149,16 +158,7 @@ cdef object target_array(object x, array_t *a, bint opaque=False):
 
 cdef int copy_back(object owner) except -1:
     """Copy what was written into a `Temporary` back to its array; for any other owner there is nothing to do."""
-    cdef Temporary temporary
-    if is_copy(owner):
-        temporary = <Temporary>owner
-        if temporary.home is not None:
-            add_u32(&ncopying, 1)
-            try:
-                cnp.PyArray_CopyInto(temporary.home, temporary.content)
-            finally:
-                add_u32(&ncopying, <uint32_t> -1)
-    return 0
+    return (<Temporary> owner).copy_home() if is_copy(owner) else 0
 
 
 cdef object _open(object x, array_t *a, bint writable, bint opaque):

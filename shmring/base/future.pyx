@@ -40,7 +40,7 @@ cdef class Future:
         ClosedError
             This process inherited it through fork, or the communicator is closed.
         RuntimeError
-            It comes after the callback in which this is called, so it could never be over.
+            Called from a callback that this work is queued behind: the wait could never end.
         Exception
             What that call would raise, a new copy each time. A message that does not fit can still be received.
         """
@@ -69,7 +69,7 @@ cdef class Future:
         Parameters
         ----------
         timeout : float, optional
-            As in `wait`, whose errors of waiting are possible here, too.
+            As in `wait`. The errors of waiting are possible here, too.
 
         Returns
         -------

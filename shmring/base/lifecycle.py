@@ -7,9 +7,12 @@ Each object has `disown`, called in a forked child, which has inherited the obje
 from __future__ import annotations
 
 import atexit
+import contextlib
 import enum
 import os
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -39,6 +42,10 @@ class Tracked(Protocol):
 _tracked: dict[Stage, set[weakref.ref[Tracked]]] = {stage: set() for stage in Stage}
 _in_child: list[Callable[[], None]] = []
 _at_exit: list[Callable[[], None]] = []
+_exiting_thread: int | None = None
+_has_ended_calls = False
+
+LAST_WORDS_S = 0.2      # at exit, for threads whose calls were ended, to print their errors
 
 
 def track(thing: Tracked, stage: Stage) -> None:
@@ -82,13 +89,43 @@ def exit_reason() -> str | None:
     return None if failure is None else f"exited with {type(failure).__name__}: {failure}"
 
 
+def note_ended_call() -> None:
+    """At exit, a call of another thread was ended, which raises in it."""
+    global _has_ended_calls
+    _has_ended_calls = True
+
+
+def hold_at_exit() -> None:
+    """Sleep, in a thread that begins a call while another thread ends the interpreter: most processes end meanwhile."""
+    if _exiting_thread not in (None, threading.get_ident()):
+        time.sleep(5 * LAST_WORDS_S)
+
+
+def _await_last_words() -> None:
+    """Wait until the threads in which a call was ended have ended, or for `LAST_WORDS_S`.
+
+    They print their error, and the interpreter aborts if it ends a thread that is writing to standard error.
+    """
+    deadline = time.monotonic() + LAST_WORDS_S
+    for thread in threading.enumerate():
+        if thread.daemon:      # at exit all others have ended
+            with contextlib.suppress(AssertionError, RuntimeError):      # not made by `threading`: cannot be joined
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
 def _leave_all() -> None:
+    global _exiting_thread
+    _exiting_thread = threading.get_ident()
     leave(Stage.ENGINE)
+    if _has_ended_calls:
+        _await_last_words()
     for release in _at_exit:
         release()
 
 
 def _disown_all() -> None:
+    global _exiting_thread
+    _exiting_thread = None
     for renew in _in_child:
         renew()
     for stage in Stage:

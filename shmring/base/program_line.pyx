@@ -1,7 +1,7 @@
 """The line of the user's program that made a call: frames of shmring, torch and JAX are passed over.
 
 Work that a thread does for another one has the line that submitted it (`on_behalf_of`). A thread without a line of
-the program, such as that in which torch computes gradients, works for the main thread, whose line is taken.
+the program, such as that in which torch computes gradients, works for the main thread and has its line.
 """
 
 import sys
@@ -33,6 +33,12 @@ def submitting_line():
     """The place of the caller in the program, to be passed to `on_behalf_of`. Costs less than a microsecond."""
     frame = frame_of_program(sys._getframe())
     return submitted_at.get(get_ident()) if frame is None else (frame.f_code, frame.f_lineno)
+
+
+def line_of_thread(thread):
+    """The place in the program at which another thread is now, to be passed to `on_behalf_of`; None if it has none."""
+    frame = frame_of_program(sys._current_frames().get(thread))
+    return submitted_at.get(thread) or (None if frame is None else (frame.f_code, frame.f_lineno))
 
 
 class on_behalf_of:  # noqa: N801

@@ -29,7 +29,7 @@ cdef int64_t seconds_to_ns(object seconds, str name) except -2:
 
 
 def timeout_ns(seconds, str name="timeout"):
-    """The same for Python code."""
+    """`seconds_to_ns` for Python code."""
     return seconds_to_ns(seconds, name)
 
 

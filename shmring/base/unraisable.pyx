@@ -1,6 +1,11 @@
 """Errors that have no caller to raise to: those of finalizers, callbacks and background threads."""
 
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
+from cpython.ref cimport Py_DECREF, Py_INCREF
+
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*function)(void *) except -1, void *argument)
 
 
 def report_unraisable(error, source):
@@ -10,3 +15,17 @@ def report_unraisable(error, source):
     """
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(source)
+
+
+def raise_later(error):
+    """Have the main thread raise ``error`` where it would next call a signal handler (`base/signals.pxd`)."""
+    Py_INCREF(error)
+    if Py_AddPendingCall(&raise_owned, <void *> error):      # too many calls are pending
+        Py_DECREF(error)
+        raise error
+
+
+cdef int raise_owned(void *address) except -1:
+    cdef object error = <object> address
+    Py_DECREF(error)
+    raise error

@@ -105,6 +105,12 @@ def times_text(ratio: float) -> str:
     return f"{speed:.2g} times as fast as" if speed < 10 else f"{float(f'{speed:.2g}'):.0f} times as fast as"
 
 
+def speed_text(ratio: float) -> str:
+    """The same as a number."""
+    speed = 1 / ratio
+    return f"{speed:.2f}" if speed < 2 else f"{speed:.1f}" if speed < 10 else f"{speed:.0f}"
+
+
 def _bandwidths(row: Row, name: str) -> tuple[str, str]:
     us = row.median(name)
     if us is None or not metrics.bus_factor(row.op, row.size):
@@ -143,7 +149,8 @@ def as_markdown(
         f"### {_machine(machine)}",
         "",
         f"shmring {__version__} and {', '.join(peers) or 'nothing else'}; {_ranks(layout)}, {settings.dtype}{inputs}.",
-        "Microseconds per call, medians: shmring, the fastest of all others, and the ratio of the two cycle by cycle.",
+        "Microseconds per call, medians: shmring, the fastest of all others, and how many times as fast shmring is, "
+        "cycle by cycle.",
         "Empty: not measured in that placement.",
     ]
     for title, group in _placements(rows, layout):
@@ -224,4 +231,4 @@ def _compared(row: Row, competitors: Sequence[Competitor], form: str, letters: d
     ours = time_text(row.median(form))
     if verdict.peer is None or verdict.ratio is None:
         return ours
-    return f"{ours}, {time_text(row.median(verdict.peer))} {letters[verdict.peer]}, **{verdict.ratio:.2f}**"
+    return f"{ours}, {time_text(row.median(verdict.peer))} {letters[verdict.peer]}, **{speed_text(verdict.ratio)}**"

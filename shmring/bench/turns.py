@@ -1,4 +1,4 @@
-"""Contenders take turns of some milliseconds, in an order drawn anew in each cycle: what disturbs one disturbs all.
+"""Contenders take turns of a few milliseconds, in an order drawn anew in each cycle: what disturbs one disturbs all.
 
 The clock of every comparison: `shmring bench` has contenders in processes of their own (`runner`), the files of the
 repository's ``bench/`` have them side by side in the ranks of one job (`compare`).

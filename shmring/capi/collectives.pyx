@@ -12,9 +12,9 @@ from libc.stdlib cimport calloc, free
 
 from shmring.base.timeouts cimport NO_LIMIT
 from shmring.arrays.array_view cimport array_t
-from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE, shmring_call
-from shmring.capi.handles cimport comm_t, enter, find_known, hold, let_go, remember
-from shmring.capi.last_error cimport fail_with
+from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE, shmring_call, shmring_comm, shmring_plan
+from shmring.capi.handles cimport check_handle, comm_t, enter, find_known, hold, is_inherited, let_go, remember
+from shmring.capi.last_error cimport Py_IsInitialized, fail_with, refuse, refuse_null
 from shmring.collective.local cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.call cimport call_t, check_call, open_call, refuse_call
 from shmring.engine.compiled_plan cimport Program
@@ -40,15 +40,6 @@ for _code in range(NDTYPES):
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
-
-cdef int refuse(str text) noexcept:
-    return fail_with(ValueError(text))
-
-
-cdef int refuse_handle() noexcept nogil:
-    with gil:
-        return refuse("NULL is no handle of a communicator or plan")
-
 
 cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) noexcept nogil:
     """Describe ``count`` elements at ``data``; 0, or the code of the error."""
@@ -90,7 +81,7 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
     cdef int kind, dtype, code
     cdef bint receives = True
     if h == NULL:
-        return refuse_handle()
+        return refuse_null(b"handle of a communicator")
     if call == NULL or call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
         return refuse_record(call)
     kind, x, out, count, dtype = call.kind, call.x, call.out, call.count, call.dtype
@@ -129,9 +120,9 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
 
 
 cdef int refuse_record(const shmring_call *call) noexcept nogil:
+    if call == NULL:
+        return refuse_null(b"call")
     with gil:
-        if call == NULL:
-            return refuse("NULL is no call")
         return refuse(f"struct_size={call.struct_size}, kind={call.kind}: must be sizeof(shmring_call) and one of "
                       "enum shmring_collective")
 
@@ -147,30 +138,39 @@ cdef int refuse_mistake(comm_t *h, call_t *c, int mistake) noexcept nogil:
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
-cdef int perform(comm_t *h, call_t *c) noexcept nogil:
-    """Make a collective; 0, or the code of the error."""
+cdef int collective(shmring_comm *comm, const shmring_call *call) noexcept nogil:
+    cdef comm_t *h = <comm_t *> comm
+    cdef call_t c
     cdef request_t request
-    cdef PyObject *program
+    cdef PyObject *program = NULL
     cdef bint is_eager
-    cdef int code = enter(h), outcome = READY
+    cdef int code = check(h, call, &c) or enter(h)
     if code:
         return code
-    is_eager = fill_eager(<Engine> h.engine, c, &request.eager)
-    if needs_agreement(h, c, is_eager):
-        code = perform_with_gil(h, c)
-    elif is_eager:
-        outcome = (<Engine> h.engine).run_free(&request.eager, None, NULL, c.timeout_ns)
+    is_eager = fill_eager(<Engine> h.engine, &c, &request.eager)
+    if needs_agreement(h, &c, is_eager):
+        code = perform_with_gil(h, &c)
     else:
-        program = find_known(h, c.signature)
-        if program == NULL:
-            code = plan_with_gil(h, c, &program)
+        if not is_eager:
+            program = find_known(h, c.signature)
+            if program == NULL:
+                code = plan_with_gil(h, &c, &program)
+            if code == 0:
+                fill_execution(<Engine> h.engine, &c, &request.execution)
         if code == 0:
-            fill_execution(<Engine> h.engine, c, &request.execution)
-            outcome = (<Engine> h.engine).run_free(NULL, <Program> program, &request.execution, c.timeout_ns)
-    if outcome != READY:
-        code = break_down(h)
+            code = run(h, &request, program, c.timeout_ns)
     (<Engine> h.engine).leave_free()
     return code
+
+
+cdef inline int run(comm_t *h, request_t *request, PyObject *program, int64_t timeout_ns) noexcept nogil:
+    """Execute a request, which is eager if it has no program; 0, or the code of the error."""
+    cdef int outcome
+    if program == NULL:
+        outcome = (<Engine> h.engine).run_free(&request.eager, None, NULL, timeout_ns)
+    else:
+        outcome = (<Engine> h.engine).run_free(NULL, <Program> program, &request.execution, timeout_ns)
+    return 0 if outcome == READY else break_down(h)
 
 
 cdef inline bint needs_agreement(comm_t *h, call_t *c, bint is_eager) noexcept nogil:
@@ -218,8 +218,32 @@ cdef int break_down(comm_t *h) noexcept nogil:
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
+# What a `shmring_plan *` points to.
+ctypedef struct plan_t:
+    comm_t *comm                   # holds the handle
+    call_t call
+    request_t request
+    PyObject *program              # holds a reference; NULL: eager
+
+
+cdef int plan_make(shmring_comm *comm, const shmring_call *call, shmring_plan **plan) noexcept nogil:
+    cdef call_t c
+    cdef int code
+    if plan == NULL:
+        return refuse_null(b"place for a plan")
+    plan[0] = NULL
+    code = check(<comm_t *> comm, call, &c) or check_handle(<comm_t *> comm)
+    if code:
+        return code
+    with gil:
+        try:
+            plan[0] = <shmring_plan *> make_plan(<comm_t *> comm, &c)
+        except BaseException as error:
+            return fail_with(error)
+    return 0
+
+
 cdef plan_t *make_plan(comm_t *h, call_t *c) except NULL:
-    """A plan, which holds the handle of its communicator."""
     cdef Engine engine = <Engine> h.engine
     cdef Program program
     cdef plan_t *plan = <plan_t *> calloc(1, sizeof(plan_t))
@@ -240,28 +264,31 @@ cdef plan_t *make_plan(comm_t *h, call_t *c) except NULL:
     return plan
 
 
-cdef void free_plan(plan_t *plan) noexcept:
-    cdef comm_t *h = plan.comm
-    if plan.program != NULL:
-        Py_DECREF(<object> plan.program)
-    free(plan)
-    let_go(h)
-
-
-cdef int run_plan(plan_t *plan) noexcept nogil:
-    """Make the collective of a plan; 0, or the code of the error."""
-    cdef comm_t *h = plan.comm
-    cdef int code = enter(h), outcome = READY
+cdef int plan_run(shmring_plan *made) noexcept nogil:
+    cdef plan_t *plan = <plan_t *> made
+    cdef comm_t *h
+    cdef int code
+    if plan == NULL:
+        return refuse_null(b"plan")
+    h = plan.comm
+    code = enter(h)
     if code:
         return code
     if needs_agreement(h, &plan.call, plan.program == NULL):
         code = perform_with_gil(h, &plan.call)
-    elif plan.program == NULL:
-        outcome = (<Engine> h.engine).run_free(&plan.request.eager, None, NULL, plan.call.timeout_ns)
     else:
-        outcome = (<Engine> h.engine).run_free(NULL, <Program> plan.program, &plan.request.execution,
-                                               plan.call.timeout_ns)
-    if outcome != READY:
-        code = break_down(h)
+        code = run(h, &plan.request, plan.program, plan.call.timeout_ns)
     (<Engine> h.engine).leave_free()
     return code
+
+
+cdef int plan_release(shmring_plan *made) noexcept nogil:
+    cdef plan_t *plan = <plan_t *> made
+    if plan == NULL or is_inherited(plan.comm) or not Py_IsInitialized():
+        return 0
+    with gil:
+        if plan.program != NULL:
+            Py_DECREF(<object> plan.program)
+        let_go(plan.comm)
+        free(plan)
+    return 0

@@ -35,6 +35,7 @@ ctypedef struct comm_t:
 cdef comm_t *open_comm(object owner) except NULL
 cdef void hold(comm_t *h) noexcept
 cdef int let_go(comm_t *h) noexcept
+cdef int check_handle(comm_t *h) noexcept nogil
 cdef int refuse_entry(comm_t *h) noexcept nogil
 cdef int drain_backlog(comm_t *h) noexcept nogil
 cdef PyObject *find_known(comm_t *h, uint64_t signature) noexcept nogil

@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport strdup
 
 from shmring.base.hashing cimport spread
-from shmring.capi.last_error cimport fail, fail_with
+from shmring.capi.last_error cimport fail, fail_with, refuse_null
 from shmring.capi cimport SHMRING_ERR_CLOSED
 from shmring.communicator cimport Communicator
 from shmring.engine.compiled_plan cimport Program
@@ -76,6 +76,13 @@ cdef int let_go(comm_t *h) noexcept:
 
 
 # ---- errors of entering ----------------------------------------------------------------------------------------------
+
+cdef int check_handle(comm_t *h) noexcept nogil:
+    """0, or the code of the error: there is none, or a parent process has it."""
+    if h == NULL:
+        return refuse_null(b"handle of a communicator")
+    return refuse_entry(h) if is_inherited(h) else 0
+
 
 cdef int refuse_entry(comm_t *h) noexcept nogil:
     """Why a call could not enter. Without the GIL if it is closed: as the process ends there is no interpreter."""

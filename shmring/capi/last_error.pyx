@@ -88,5 +88,15 @@ cdef int fail_with(object error) noexcept:
         return fail(code, b"Exception", rank, b"an exception of Python without a text")
 
 
+cdef int refuse(str text) noexcept:
+    return fail_with(ValueError(text))
+
+
+cdef int refuse_null(const char *what) noexcept nogil:
+    """The error that NULL was passed for it."""
+    with gil:
+        return refuse(f"NULL is no {what.decode()}")
+
+
 cdef const shmring_error *last_error() noexcept nogil:
     return &shmring_last

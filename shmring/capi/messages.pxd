@@ -1,24 +1,19 @@
-# Messages without the GIL.
-from cpython.object cimport PyObject
+# Messages without the GIL: functions of the table.
 from libc.stdint cimport int64_t
 
-from shmring.arrays.array_view cimport array_t
-from shmring.capi cimport shmring_message
-from shmring.capi.handles cimport comm_t
-
-# What a `shmring_request *` points to.
-ctypedef struct pending_t:
-    comm_t *comm                   # holds the handle, if there is a request
-    PyObject *request              # holds a reference; NULL: it is over, and `message` is what it has received
-    shmring_message message
+from shmring.capi cimport shmring_comm, shmring_message, shmring_request
 
 
-cdef int check_peers(comm_t *h, int dst, int tag, int src, int out_tag) noexcept nogil
-cdef int send(comm_t *h, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept nogil
-cdef int recv(comm_t *h, array_t *a, int src, int tag, int64_t timeout_ns, shmring_message *m) noexcept nogil
-cdef int sendrecv(comm_t *h, array_t *a, int dst, int tag, array_t *b, int src, int out_tag, int64_t timeout_ns,
+cdef int send(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag,
+              int64_t timeout_ns) noexcept nogil
+cdef int recv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, int tag, int64_t timeout_ns,
+              shmring_message *m) noexcept nogil
+cdef int sendrecv(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag, void *out,
+                  int64_t out_count, int out_dtype, int src, int out_tag, int64_t timeout_ns,
                   shmring_message *m) noexcept nogil
-cdef int isend(comm_t *h, array_t *a, int dst, int tag, pending_t **made) noexcept nogil
-cdef int irecv(comm_t *h, array_t *a, int src, int tag, pending_t **made) noexcept nogil
-cdef int test(pending_t **pending, int *is_over, shmring_message *m) noexcept nogil
-cdef int wait(pending_t **pending, int64_t timeout_ns, shmring_message *m) noexcept nogil
+cdef int isend(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag,
+               shmring_request **made) noexcept nogil
+cdef int irecv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, int tag,
+               shmring_request **made) noexcept nogil
+cdef int test(shmring_request **request, int *is_over, shmring_message *m) noexcept nogil
+cdef int wait(shmring_request **request, int64_t timeout_ns, shmring_message *m) noexcept nogil

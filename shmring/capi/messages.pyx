@@ -14,13 +14,22 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
-from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_message
+from shmring.base.timeouts cimport NO_LIMIT
+from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_comm, shmring_message, shmring_request
+from shmring.capi.collectives cimport check_memory, checked_timeout, refuse_timeout
 from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
-from shmring.capi.last_error cimport fail, fail_with
+from shmring.capi.last_error cimport fail, fail_with, refuse_null
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, begin_wait, check_apart, check_tag,
                                    request_of, wait_t)
 from shmring.sync.group cimport READY
+
+
+# What a `shmring_request *` points to.
+ctypedef struct pending_t:
+    comm_t *comm                   # holds the handle, if there is a request
+    PyObject *request              # holds a reference; NULL: it is over, and `message` is what it has received
+    shmring_message message
 
 
 cdef inline void describe(shmring_message *m, arrival_t *found) noexcept nogil:
@@ -35,12 +44,26 @@ cdef inline void describe_message(shmring_message *m, Message message) noexcept:
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
-cdef int check_peers(comm_t *h, int dst, int tag, int src, int out_tag) noexcept nogil:
-    """0, or the code of the error. ``dst``, ``tag``: of what is sent; ``src``, ``out_tag``: of what is received."""
-    if 0 <= dst < h.size and tag >= 0 and ANY <= src < h.size and out_tag >= ANY:
-        return 0
-    with gil:
-        return refuse_peers(<PointToPoint> h.messages, dst, tag, src, out_tag)
+cdef int check_message(comm_t *h, const void *x, int64_t count, int dtype, int dst, int tag, int src, int out_tag,
+                       int64_t *timeout_ns, array_t *a) noexcept nogil:
+    """Check the arguments of a message, and resolve its timeout; 0, or the code of the error.
+
+    ``dst``, ``tag``: of what is sent; ``src``, ``out_tag``: of what is received.
+    """
+    cdef int64_t given_ns = timeout_ns[0]
+    if h == NULL:
+        return refuse_null(b"handle of a communicator")
+    timeout_ns[0] = checked_timeout(given_ns, h.timeout_ns)
+    if timeout_ns[0] < NO_LIMIT:
+        return refuse_timeout(given_ns)
+    if not (0 <= dst < h.size and tag >= 0 and ANY <= src < h.size and out_tag >= ANY):
+        with gil:
+            return refuse_peers(<PointToPoint> h.messages, dst, tag, src, out_tag)
+    return check_memory(x, count, dtype, a)
+
+
+cdef inline int check_place(shmring_request **request) noexcept nogil:
+    return 0 if request != NULL else refuse_null(b"place for a request")
 
 
 cdef int refuse_peers(PointToPoint p, int dst, int tag, int src, int out_tag) noexcept:
@@ -56,14 +79,20 @@ cdef int refuse_peers(PointToPoint p, int dst, int tag, int src, int out_tag) no
 
 # ---- calls that end when they are done -------------------------------------------------------------------------------
 
-cdef int send(comm_t *h, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept nogil:
+cdef int send(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag,
+              int64_t timeout_ns) noexcept nogil:
+    cdef comm_t *h = <comm_t *> comm
+    cdef array_t a
+    cdef int code = check_message(h, x, count, dtype, dst, tag, 0, 0, &timeout_ns, &a)
+    if code:
+        return code
     if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         return refuse_entry(h)
-    if (<PointToPoint> h.messages).send_whole(a, dst, tag):
+    if (<PointToPoint> h.messages).send_whole(&a, dst, tag):
         (<PointToPoint> h.messages).leave_free()
         return 0
     with gil:
-        return send_with_gil(<PointToPoint> h.messages, a, dst, tag, timeout_ns)
+        return send_with_gil(<PointToPoint> h.messages, &a, dst, tag, timeout_ns)
 
 
 cdef int send_with_gil(PointToPoint p, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept:
@@ -80,18 +109,24 @@ cdef int send_with_gil(PointToPoint p, array_t *a, int dst, int tag, int64_t tim
     return 0
 
 
-cdef int recv(comm_t *h, array_t *a, int src, int tag, int64_t timeout_ns, shmring_message *m) noexcept nogil:
+cdef int recv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, int tag, int64_t timeout_ns,
+              shmring_message *m) noexcept nogil:
+    cdef comm_t *h = <comm_t *> comm
+    cdef array_t a
     cdef arrival_t found
     cdef wait_t wait
+    cdef int code = check_message(h, x, count, dtype, 0, 0, src, tag, &timeout_ns, &a)
+    if code:
+        return code
     if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         return refuse_entry(h)
     begin_wait(&wait, timeout_ns)
-    if (<PointToPoint> h.messages).receive_free(a, src, tag, &wait, &found) == READY:
+    if (<PointToPoint> h.messages).receive_free(&a, src, tag, &wait, &found) == READY:
         (<PointToPoint> h.messages).leave_free()
         describe(m, &found)
         return 0
     with gil:
-        return recv_with_gil(<PointToPoint> h.messages, None, a, src, tag, &found, &wait, m)
+        return recv_with_gil(<PointToPoint> h.messages, None, &a, src, tag, &found, &wait, m)
 
 
 cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int tag, arrival_t *found,
@@ -110,27 +145,34 @@ cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int
     return 0
 
 
-cdef int sendrecv(comm_t *h, array_t *a, int dst, int tag, array_t *b, int src, int out_tag, int64_t timeout_ns,
+cdef int sendrecv(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag, void *out,
+                  int64_t out_count, int out_dtype, int src, int out_tag, int64_t timeout_ns,
                   shmring_message *m) noexcept nogil:
+    cdef comm_t *h = <comm_t *> comm
+    cdef array_t a, b
     cdef arrival_t found
     cdef wait_t wait
     cdef bint is_sent
-    if not are_apart(a, b):
+    cdef int code = check_message(h, x, count, dtype, dst, tag, src, out_tag, &timeout_ns, &a)
+    code = code or check_memory(out, out_count, out_dtype, &b)
+    if code:
+        return code
+    if not are_apart(&a, &b):
         with gil:
-            return refuse_overlap(a, b)
+            return refuse_overlap(&a, &b)
     if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         return refuse_entry(h)
     begin_wait(&wait, timeout_ns)
     found.source = ANY
-    is_sent = (<PointToPoint> h.messages).send_whole(a, dst, tag)
-    if is_sent and (<PointToPoint> h.messages).receive_free(b, src, out_tag, &wait, &found) == READY:
+    is_sent = (<PointToPoint> h.messages).send_whole(&a, dst, tag)
+    if is_sent and (<PointToPoint> h.messages).receive_free(&b, src, out_tag, &wait, &found) == READY:
         (<PointToPoint> h.messages).leave_free()
         describe(m, &found)
         return 0
     with gil:
         return recv_with_gil(<PointToPoint> h.messages,
-                             None if is_sent else request_of(<PointToPoint> h.messages, SEND, dst, tag, a, None, None),
-                             b, src, out_tag, &found, &wait, m)
+                             None if is_sent else request_of(<PointToPoint> h.messages, SEND, dst, tag, &a, None, None),
+                             &b, src, out_tag, &found, &wait, m)
 
 
 cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
@@ -150,43 +192,57 @@ cdef pending_t *new_pending() noexcept nogil:
     return pending
 
 
-cdef int isend(comm_t *h, array_t *a, int dst, int tag, pending_t **made) noexcept nogil:
-    cdef pending_t *pending = new_pending()
-    cdef int code = 0
+cdef int isend(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag,
+               shmring_request **made) noexcept nogil:
+    cdef comm_t *h = <comm_t *> comm
+    cdef array_t a
+    cdef int64_t timeout_ns = NO_LIMIT
+    cdef pending_t *pending
+    cdef int code = check_message(h, x, count, dtype, dst, tag, 0, 0, &timeout_ns, &a) or check_place(made)
+    if code:
+        return code
+    pending = new_pending()
     if pending == NULL:
         return SHMRING_ERR_OUT_OF_MEMORY
     if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         code = refuse_entry(h)
-    elif (<PointToPoint> h.messages).send_whole(a, dst, tag):
+    elif (<PointToPoint> h.messages).send_whole(&a, dst, tag):
         (<PointToPoint> h.messages).leave_free()
     else:
         with gil:
-            code = begin_with_gil(h, SEND, a, dst, tag, NULL, pending)
+            code = begin_with_gil(h, SEND, &a, dst, tag, NULL, pending)
     return hand_over(pending, code, made)
 
 
-cdef int irecv(comm_t *h, array_t *a, int src, int tag, pending_t **made) noexcept nogil:
-    cdef pending_t *pending = new_pending()
+cdef int irecv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, int tag,
+               shmring_request **made) noexcept nogil:
+    cdef comm_t *h = <comm_t *> comm
+    cdef array_t a
+    cdef int64_t timeout_ns = NO_LIMIT
     cdef arrival_t found
-    cdef int code = 0
+    cdef pending_t *pending
+    cdef int code = check_message(h, x, count, dtype, 0, 0, src, tag, &timeout_ns, &a) or check_place(made)
+    if code:
+        return code
+    pending = new_pending()
     if pending == NULL:
         return SHMRING_ERR_OUT_OF_MEMORY
     if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         code = refuse_entry(h)
-    elif (<PointToPoint> h.messages).receive_at_once(a, src, tag, NULL, &found) == READY:
+    elif (<PointToPoint> h.messages).receive_at_once(&a, src, tag, NULL, &found) == READY:
         (<PointToPoint> h.messages).leave_free()
         describe(&pending.message, &found)
     else:
         with gil:
-            code = begin_with_gil(h, RECV, a, src, tag, &found, pending)
+            code = begin_with_gil(h, RECV, &a, src, tag, &found, pending)
     return hand_over(pending, code, made)
 
 
-cdef inline int hand_over(pending_t *pending, int code, pending_t **made) noexcept nogil:
+cdef inline int hand_over(pending_t *pending, int code, shmring_request **made) noexcept nogil:
     if code:
         free(pending)
         pending = NULL
-    made[0] = pending
+    made[0] = <shmring_request *> pending
     return code
 
 
@@ -213,7 +269,12 @@ cdef int begin_with_gil(comm_t *h, int kind, array_t *a, int peer, int tag, arri
     return 0
 
 
-cdef int test(pending_t **pending, int *is_over, shmring_message *m) noexcept nogil:
+cdef int test(shmring_request **request, int *is_over, shmring_message *m) noexcept nogil:
+    cdef pending_t **pending = <pending_t **> request
+    if is_over == NULL:
+        return refuse_null(b"place for is_over")
+    if request == NULL:
+        return check_place(request)
     is_over[0] = True
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
@@ -230,11 +291,17 @@ cdef int test_with_gil(pending_t **pending, int *is_over, shmring_message *m) no
     return finish(pending, m) if is_over[0] else 0
 
 
-cdef int wait(pending_t **pending, int64_t timeout_ns, shmring_message *m) noexcept nogil:
+cdef int wait(shmring_request **request, int64_t timeout_ns, shmring_message *m) noexcept nogil:
+    cdef pending_t **pending = <pending_t **> request
+    cdef int64_t limit_ns = checked_timeout(timeout_ns, NO_LIMIT)
+    if limit_ns < NO_LIMIT:
+        return refuse_timeout(timeout_ns)
+    if request == NULL:
+        return check_place(request)
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
     with gil:
-        return wait_with_gil(pending, timeout_ns, m)
+        return wait_with_gil(pending, limit_ns, m)
 
 
 cdef int wait_with_gil(pending_t **pending, int64_t timeout_ns, shmring_message *m) noexcept:

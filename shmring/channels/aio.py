@@ -12,19 +12,19 @@ from shmring.errors import ClosedError, EndOfStreamError
 if TYPE_CHECKING:
     import asyncio
 
-_TICK_S = 0.05  # of the threads that wait at a queue
+_TICK_S = 0.05  # of the threads that put into a queue
 
-# Ends for which a task waits, by their id.
+# Ends of channels for which a task waits, by their id.
 _awaited: set[int] = set()
 
 
-async def when_ready(end: Any, call: Callable[[int], Any]) -> Any:
+async def when_ready(end: Any, call: Callable[[int], Any], *, is_shared: bool = False) -> Any:
     """``call(0)`` as soon as it finds something. Nothing is awaited after that, so a cancellation loses nothing."""
     while True:
         try:
             return call(0)
         except queue.Empty:
-            await readable(end)
+            await readable(end, is_shared=is_shared)
 
 
 async def next_of(end: Any) -> Any:
@@ -33,15 +33,6 @@ async def next_of(end: Any) -> Any:
         return await when_ready(end, end.recv)
     except EndOfStreamError:
         raise StopAsyncIteration from None
-
-
-async def get(source: Any) -> Any:
-    """The next item of a queue. A thread waits for it, and takes nothing: a cancellation loses nothing."""
-    while True:
-        try:
-            return source.get(False)
-        except queue.Empty:
-            await _in_thread(source.poll, _TICK_S)
 
 
 async def put(target: Any, item: Any) -> None:
@@ -69,17 +60,20 @@ async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, call, *args)
 
 
-async def readable(end: Any) -> None:
-    """Wait until the descriptor of an end is readable, or the end is closed."""
+async def readable(end: Any, *, is_shared: bool = False) -> None:
+    """Wait until the descriptor of an end is readable, or the end is closed; a shared one, a queue's, is for any number
+    of tasks."""
     import asyncio  # here, because programs without an event loop should not pay for the import
 
     loop = asyncio.get_running_loop()
     if id(end) in _awaited:
         raise RuntimeError("another task waits at this end: an end is for one task at a time")
-    # A duplicate: it stays what it is when the end closes its own, which the end has made readable before.
+    # A duplicate: it stays what it is when the end closes its own, which the end has made readable before; and the loop
+    # has one reader for each number.
     descriptor = os.dup(end.fileno())
     ready = loop.create_future()
-    _awaited.add(id(end))
+    if not is_shared:
+        _awaited.add(id(end))
     try:
         loop.add_reader(descriptor, _set, ready)
         await ready

@@ -164,7 +164,7 @@ cdef class FanInReceiver:
         return error
 
     cdef RingReceiver await_ready(self, int64_t timeout_ns):
-        """The same, with a timeout; None: it is over."""
+        """As `choose`, with a look at signals while it waits. None: the timeout has run out."""
         cdef int64_t deadline_ns = deadline_of(timeout_ns)
         cdef RingReceiver found
         self.prepare()

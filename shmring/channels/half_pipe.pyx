@@ -1,24 +1,21 @@
 """One direction of a pipe between processes: a queue, and a socket that marks which processes have its ends.
 
 The items go through the ring of the queue. The socket is one of a pair, whose kernel object counts the processes at
-each end, however they go: so a wait at either end returns when no process is left at the other. A byte in it, the
-*signal*, makes the descriptor of the receiving end readable. The sender writes it before it puts an item, unless it is
-there; the receiver reads it once the ring is empty. As long as no process has asked for the descriptor the receiver
-leaves it there, so neither end makes a system call for it.
+each end, however they go: so a wait at either end returns when no process is left at the other. A byte in it is the
+signal of the queue, which makes the descriptor of the receiving end readable.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
 from libc.errno cimport EPIPE, ECONNRESET, errno
-from libc.stdint cimport int64_t
 
 import os
 
-from shmring._c.atomics cimport full_fence, load_acquire_u64, load_relaxed_u32, store_relaxed_u32
+from shmring._c.atomics cimport load_relaxed_u32
 from shmring.base.timeouts cimport timeout_to_ns
-from shmring.channels.queue cimport GLANCE_NS, LOCK_LATE, Queue, lock_release, lock_within
-from shmring.ring.blocking cimport LATE, hangs_up, wake_at_once
-from shmring.sync.backoff cimport before_wake, deadline_of, left_until
+from shmring.channels.queue cimport Queue
+from shmring.ring.blocking cimport hangs_up, wake_at_once
+from shmring.sync.backoff cimport before_wake
 
 from shmring.channels.queue import adopted
 from shmring.channels.queue_memory import QueueMemory, create_queue
@@ -59,11 +56,6 @@ def open_half(memory, int descriptor):
 cdef class HalfPipe(Queue):
     """One direction of a pipe. Any number of processes and threads may send, and receive."""
 
-    cdef int descriptor
-
-    def __cinit__(self):
-        self.descriptor = -1
-
     @property
     def channel(self):
         """Its memory, which pickles to other processes; the descriptor goes on another way."""
@@ -94,16 +86,21 @@ cdef class HalfPipe(Queue):
             raise OSError("handle is closed") from error
 
     cdef int raise_signal(self) except -1:
-        # The word is stored with `sending` held only. The byte is written before the item is committed, so
-        # behind a descriptor that is not readable the ring is empty.
-        if load_relaxed_u32(&self.q.is_signalled):
-            if hangs_up(self.descriptor):
-                raise broken()
-            return 0
+        if load_relaxed_u32(&self.q.signal) and self.is_over():
+            raise broken()
+        return Queue.raise_signal(self)
+
+    cdef int write_signal(self) except -1:
         if send(self.descriptor, b"\0", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 and errno in (EPIPE, ECONNRESET):
             raise broken()
-        store_relaxed_u32(&self.q.is_signalled, 1)
         return 0
+
+    cdef void read_signal(self) noexcept:
+        cdef char[MOST_SIGNALS] bytes_in
+        recv(self.descriptor, bytes_in, MOST_SIGNALS, MSG_DONTWAIT)
+
+    cdef bint is_over(self) noexcept:
+        return hangs_up(self.descriptor)
 
     # ---- receiving ----
 
@@ -121,52 +118,6 @@ cdef class HalfPipe(Queue):
         if PyBytes_CheckExact(item):
             return item
         return Dumped(*parts_of(item.content, item.stream_nbytes))
-
-    def poll(self, timeout=None):
-        """Whether there is something to receive, or the end of all, within ``timeout`` seconds."""
-        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns
-        cdef int outcome
-        if self.is_there():
-            return True
-        if timeout_ns == 0:
-            return hangs_up(self.descriptor) or self.is_there()
-        deadline_ns = deadline_of(timeout_ns)
-        if not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns):
-            return self.is_there()
-        try:
-            self.have_receiver()
-            outcome = self.receiver.wait_for(&self.ring.tail, self.receiver.c.head + 1, self.receiver.c.head + 1,
-                                             left_until(deadline_ns, timeout_ns))
-            return outcome != LATE
-        finally:
-            self.unlock(&self.q.receiving, &self.receiving_thread)
-
-    cdef bint is_there(self) except -1:
-        self.require_made()
-        return (self.receiver.target is not None or self.receiver.kept is not None
-                or load_acquire_u64(&self.ring.tail) != load_acquire_u64(&self.ring.heads[0].head))
-
-    def watch(self):
-        """From now on the descriptor is readable exactly while there is something to receive, or the end of all."""
-        self.require_made()
-        store_relaxed_u32(&self.q.is_polled, 1)
-        full_fence()        # another receiver releases its item, and then loads the word
-        self.clear_signal()
-
-    cdef int clear_signal(self) except -1:
-        cdef char[MOST_SIGNALS] bytes_in
-        cdef int outcome
-        if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.is_signalled) or self.is_there():
-            return 0
-        outcome = lock_within(&self.q.sending, GLANCE_NS)
-        if outcome == LOCK_LATE or outcome < 0:        # an item is about to come
-            return 0
-        # No sender is between its byte and its item.
-        if not self.is_there():
-            recv(self.descriptor, bytes_in, MOST_SIGNALS, MSG_DONTWAIT)
-            store_relaxed_u32(&self.q.is_signalled, 0)
-        lock_release(&self.q.sending)
-        return 0
 
     # ---- leaving ----
 

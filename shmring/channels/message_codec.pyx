@@ -87,7 +87,7 @@ cdef object encode_unusual(object x, message_t *m):
 
 
 cdef object encode_pickled(object pickled, message_t *m):
-    """The same for what `pickle_object` returned."""
+    """Fill in ``m`` with what `pickle_object` returned."""
     cdef uint64_t at = 0, gap
     buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.header, *pickled.buffers)]
     room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))

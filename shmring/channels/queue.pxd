@@ -27,7 +27,7 @@ cdef class Queue:
     cdef Receiver receiver
     cdef bint is_closed
     cdef uint64_t maxsize
-    cdef object readiness                  # channels/queue_descriptor.py; None until `fileno` is called
+    cdef int descriptor                    # its signal: an eventfd of the memory; of a pipe the caller's socket
     cdef uint64_t sending_thread      # of this process, that holds the lock; 0: none
     cdef uint64_t receiving_thread
 
@@ -51,4 +51,8 @@ cdef class Queue:
     cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns)
     cdef uint64_t count(self) except? 0
     cdef object full_error(self, uint64_t nbytes)
-    cdef int arm(self) except -1
+    cdef bint is_there(self) except -1
+    cdef bint is_over(self) noexcept
+    cdef int watch(self) except -1
+    cdef int write_signal(self) except -1
+    cdef void read_signal(self) noexcept

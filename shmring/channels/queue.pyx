@@ -5,11 +5,14 @@ can continue where the last one stopped, or died. The holder of a robust lock ow
 kernel passes the lock on. An item longer than the ring streams through it; a consumer that has its beginning waits for
 the rest. An item that its producer gave up, or did not live to complete, is retracted by the next producer, or, if a
 consumer has its beginning already, cut.
+
+Event loops and `shmring.wait` wait for a descriptor, which all processes of the queue have: readable while the
+*signal* is raised. A producer raises it before it puts an item, unless it is raised; a consumer clears it once the ring
+is empty. As long as no process has asked for the descriptor it stays raised, so neither side makes a system call.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 import os
@@ -17,8 +20,10 @@ import queue
 import sys
 import weakref
 
-from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
+from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u32, load_relaxed_u64, store_relaxed_u32,
+                                 store_relaxed_u64, store_release_u64)
 from shmring._c.faults cimport fault_point
+from shmring.base.signals cimport check_signals
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
@@ -39,8 +44,14 @@ cnp.import_array()
 cdef extern from "Python.h" nogil:
     unsigned long PyThread_get_thread_ident()
 
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd_write(int descriptor, uint64_t value)
+    int eventfd_read(int descriptor, uint64_t *value)
+
 cdef enum:
     TICK_NS = 50000000         # between two looks at signals, and at the liveness of the other side
+    RAISED = 1                 # what the word of the signal holds, beside 0: not raised
+    UNSURE = 2
 
 cdef object queues = weakref.WeakSet()      # of this process
 
@@ -96,7 +107,7 @@ cdef class Queue:
             raise TypeError(f"maxsize={maxsize!r}: must be an int")
         if maxsize > sys.maxsize:
             raise ValueError(f"maxsize={maxsize}: must be at most {sys.maxsize}")
-        self.use(create_queue(capacity_nbytes, max(maxsize, 0), allow_pickle))
+        self.use(create_queue(capacity_nbytes, max(maxsize, 0), allow_pickle, with_signal=True))
         queues.add(self)
 
     def __reduce__(self):
@@ -107,6 +118,7 @@ cdef class Queue:
         self.memory = memory
         self.mapping = memory.mapping
         self.maxsize = memory.maxsize or <uint64_t>1 << 63
+        self.descriptor = -1 if memory.signal is None else memory.signal.fd
         self.make_ends()
         self.ring = <shmring_ring *>(self.mapping.address + <size_t>memory.ring_offset)
         self.q = <shmring_queue *>(self.mapping.address + <size_t>memory.queue_offset)
@@ -151,7 +163,7 @@ cdef class Queue:
                 with nogil:
                     outcome = lock_within(lock, left)
                 if outcome == LOCK_LATE:
-                    PyErr_CheckSignals()
+                    check_signals()
         if outcome < 0:
             raise OSError(-outcome, f"cannot lock this queue: {os.strerror(-outcome)}")
         if outcome == LOCK_LATE:
@@ -266,10 +278,6 @@ cdef class Queue:
         finally:
             self.unlock(&self.q.sending, &self.sending_thread)
 
-    cdef int raise_signal(self) except -1:
-        """What `HalfPipe` does before it puts an item, with `sending` held."""
-        return 0
-
     cdef int send_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1:
         cdef message_t m
         cdef int64_t left
@@ -359,7 +367,6 @@ cdef class Queue:
                 raise queue.Empty
         deadline_ns = deadline_of(timeout_ns)
         if not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns or (GLANCE_NS if self.count() else 0)):
-            self.arm()
             raise queue.Empty
         try:
             self.have_receiver()
@@ -368,15 +375,11 @@ cdef class Queue:
             fault_point("got")
             self.clear_signal()
         except queue.Empty:
-            self.arm()
+            self.clear_signal()
             raise
         finally:
             self.unlock(&self.q.receiving, &self.receiving_thread)
         return item
-
-    cdef int clear_signal(self) except -1:
-        """What `HalfPipe` does after it has got an item, with `receiving` held."""
-        return 0
 
     cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns):
         cdef uint64_t head
@@ -418,7 +421,7 @@ cdef class Queue:
     # ---- waiting without getting ----
 
     def poll(self, timeout=0):
-        """Whether there is an item; a moment later another process may have got it.
+        """Whether there is an item, or the beginning of one; a moment later another process may have got it.
 
         Parameters
         ----------
@@ -436,21 +439,31 @@ cdef class Queue:
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t head
-        cdef bint is_there = self.count() > 0
+        if self.is_there():
+            return True
         if self.is_closed:
             raise ClosedError("this queue is closed")
-        if is_there or timeout_ns == 0 or not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns):
-            if not is_there:
-                self.arm()
-            return is_there
+        if timeout_ns == 0:
+            self.clear_signal()
+            return self.is_over() or self.is_there()     # in this order: what was put before the end is not lost
+        if not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns):
+            return self.is_there()
         try:
             self.have_receiver()
-            head = load_relaxed_u64(&self.ring.heads[0].head)
-            return (self.receiver.target is not None or self.receiver.kept is not None
-                    or self.receiver.wait_for(&self.ring.tail, head + 1, head + 1,
-                                              left_until(deadline_ns, timeout_ns)) != LATE)
+            head = self.receiver.c.head
+            return self.receiver.wait_for(&self.ring.tail, head + 1, head + 1,
+                                          left_until(deadline_ns, timeout_ns)) != LATE
         finally:
             self.unlock(&self.q.receiving, &self.receiving_thread)
+
+    cdef bint is_there(self) except -1:
+        self.require_made()
+        return (self.receiver.target is not None or self.receiver.kept is not None
+                or load_acquire_u64(&self.ring.tail) != load_acquire_u64(&self.ring.heads[0].head))
+
+    cdef bint is_over(self) noexcept:
+        """Whether no process can put any more; only a pipe knows."""
+        return False
 
     def get_async(self):
         """Await the next item, in an event loop of asyncio.
@@ -460,7 +473,7 @@ cdef class Queue:
         coroutine
             Of what `get` returns; raises as it does. Cancelled, it has got nothing.
         """
-        return aio.get(self)
+        return aio.when_ready(self, lambda timeout: self.get(timeout=timeout), is_shared=True)
 
     def put_async(self, obj):
         """Await room for an item, and put it, in an event loop of asyncio.
@@ -483,23 +496,68 @@ cdef class Queue:
         Returns
         -------
         int
-            An eventfd. It stays readable until a call that does not wait (`get_nowait`, ``poll(0)``) finds nothing. It
-            closes with this object.
+            An eventfd that all processes of the queue share: readable exactly while there is an item, or the beginning
+            of one. It closes with the last of this process's objects that share the memory.
+
+        Raises
+        ------
+        ClosedError
+            The queue was closed here; a ``ValueError``.
 
         Notes
         -----
-        From the first such call on, a thread of this process waits in the queue until there is an item.
+        From the first such call on, in any process, an item that comes into the empty queue costs two short system
+        calls.
         """
         self.require_made()
-        if self.readiness is None:
-            from shmring.channels.queue_descriptor import QueueDescriptor
-            self.readiness = QueueDescriptor(self)
-        return self.readiness.fd
+        if self.is_closed:
+            raise ClosedError("this queue is closed")
+        self.watch()
+        return self.descriptor
 
-    cdef int arm(self) except -1:
-        if self.readiness is not None and not self.is_closed:
-            self.readiness.arm()
+    # ---- the signal: what makes the descriptor readable ----
+
+    cdef int watch(self) except -1:
+        """From now on the descriptor is readable exactly while there is something to get, or the end of all."""
+        store_relaxed_u32(&self.q.is_polled, 1)
+        full_fence()        # another consumer releases its item, and then loads the word
+        return self.clear_signal()
+
+    # The word is stored with `sending` held only. The signal is raised before the item is committed, so while the
+    # descriptor is not readable the ring is empty.
+    cdef int raise_signal(self) except -1:
+        if load_relaxed_u32(&self.q.signal) != RAISED:
+            self.write_signal()
+            fault_point("signal")
+            store_relaxed_u32(&self.q.signal, RAISED)
         return 0
+
+    cdef int clear_signal(self) except -1:
+        """After a call has got an item, or has found none. Only once a process has asked for the descriptor: until then
+        neither side makes a system call for it."""
+        cdef int outcome
+        if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.signal) or self.is_there():
+            return 0
+        outcome = lock_within(&self.q.sending, GLANCE_NS)
+        if outcome == LOCK_LATE or outcome < 0:        # an item is about to come
+            return 0
+        # No producer is between its signal and its item. Between these stores this process may die: then the next
+        # producer raises the signal, and the next consumer clears it.
+        if not self.is_there():
+            store_relaxed_u32(&self.q.signal, UNSURE)
+            fault_point("unsignal")
+            self.read_signal()
+            store_relaxed_u32(&self.q.signal, 0)
+        lock_release(&self.q.sending)
+        return 0
+
+    cdef int write_signal(self) except -1:
+        eventfd_write(self.descriptor, 1)
+        return 0
+
+    cdef void read_signal(self) noexcept:
+        cdef uint64_t count
+        eventfd_read(self.descriptor, &count)
 
     # ---- state ----
 
@@ -566,7 +624,6 @@ def _after_fork():
     cdef Queue inherited
     for inherited in list(queues):
         inherited.make_ends()
-        inherited.readiness = None        # its thread is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -93,7 +93,7 @@ cdef class Receiver(RingReceiver):
                 return FRAME
 
     cdef int find(self, frame_t *f, int64_t timeout_ns) except -1:
-        """The same, with a timeout; raises if nothing more will come."""
+        """As `look`, with a timeout; raises if nothing more will come."""
         cdef int64_t deadline_ns = deadline_of(timeout_ns), left_ns, stream_deadline_ns
         cdef int outcome
         if self.failure is not None:
@@ -287,7 +287,7 @@ cdef class Receiver(RingReceiver):
         return READY
 
     cdef int pull_present(self, int64_t deadline_ns) except? -9:
-        """The same for pieces that are there, without waiting: UNREADY when there are no more now. Without the GIL if
+        """Assemble the pieces that are there, without waiting: UNREADY when there are no more now. Without the GIL if
         they are many, and for 10 ms at most."""
         cdef int64_t until_ns = now_ns() + LONGEST_COPY_NS
         cdef int outcome

@@ -26,6 +26,7 @@ from shmring.bench import metrics
 from shmring.bench.competitors import OURS, Competitor, RankLayout, find, find_channels
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
+from shmring.bench.stored import beside, left_out
 from shmring.bench.tables import Table, as_markdown
 from shmring.engine.recording import SUFFIX
 from shmring.placement.cpus import allowed_processors
@@ -33,7 +34,7 @@ from shmring.placement.topology import discover
 
 from . import progress
 from .arguments import BadArgument, checked, count, duration, output_file, plot_file, ranks, whole_number
-from .trace import merge, place_text
+from .trace import merge, merged_text
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
 DEEPSPEED = "SHMRING_BENCH_DEEPSPEED"
@@ -137,6 +138,8 @@ def main(args: argparse.Namespace) -> int:
         run(chosen, layout, settings, show, _show_step(time.monotonic()))
     finally:  # an interrupted run keeps its rows
         progress.clear(sys.stderr)
+        if done and not is_quiet:
+            print("\n".join([*beside(done, chosen), *left_out(done, found, problems, layout)]))
         if args.json and done:
             _write(args.json, json.dumps(as_json(done, chosen, problems, layout, settings), indent=1))
         if args.report and done:
@@ -146,7 +149,7 @@ def main(args: argparse.Namespace) -> int:
 
             draw(done, chosen, args.plot)
         if args.trace and done:
-            print(place_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
+            print(merged_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
     ours = [one.name for one in chosen if one.is_ours]
     return int(any(row.results[name].failed for row in done for name in ours))
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from shmring.launch.run import run
@@ -75,10 +77,28 @@ def main(args: argparse.Namespace) -> int:
             os.environ[FORCED_COUNT] = str(args.nodes)
         if args.mpi:
             _become_mpiexec(args.size, command)
-        return run(command, args.size, tag_output=args.tag_output, bind=args.bind, grace=args.grace)
+        status = run(command, args.size, tag_output=args.tag_output, bind=args.bind, grace=args.grace)
+        if status and not args.jax and _needs_jax_option(command):
+            print(
+                f"shmring run: {command[1]} calls jax.distributed.initialize() without arguments, which finds the "
+                "other ranks if the program is started by `shmring run --jax`",
+                file=sys.stderr,
+            )
+        return status
     except (FileNotFoundError, PermissionError) as error:
         print(f"shmring run: {error.filename or command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _needs_jax_option(command: list[str]) -> bool:
+    """Whether a script calls JAX's initialize without arguments. Called once it has failed."""
+    if len(command) < 2 or not command[1].endswith(".py"):
+        return False
+    try:
+        text = Path(command[1]).read_text(errors="replace")
+    except OSError:
+        return False
+    return re.search(r"distributed\.initialize\(\s*\)", text) is not None
 
 
 def _become_mpiexec(size: int, command: list[str]) -> NoReturn:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 
-from shmring.selftest import run_checks
+from shmring.placement.topology_file import topology
+from shmring.selftest import Outcome, run_checks
 from shmring.version import __version__
 
 from .arguments import ranks, whole_number
+
+SLOW_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,4 +47,17 @@ def main(args: argparse.Namespace) -> int:
         print()
     else:
         print(f"\n{len(failed)} of {len(outcomes)} checks failed" if failed else f"\nall {len(outcomes)} checks passed")
+        if sum(outcome.seconds for outcome in outcomes) > SLOW_S:
+            print(_slow_text(outcomes))
     return 1 if failed else 0
+
+
+def _slow_text(outcomes: list[Outcome]) -> str:
+    """Which checks took long, and whether other programs use the processors."""
+    longest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:3]
+    parts = ", ".join(f"{outcome.name} {outcome.seconds:.1f} s" for outcome in longest if outcome.seconds >= 0.5)
+    total = sum(outcome.seconds for outcome in outcomes)
+    return (
+        f"slow: {total:.0f} s: {parts}; the load average of the last minute is {os.getloadavg()[0]:.1f}, "
+        f"on {topology().usable:g} usable processors"
+    )

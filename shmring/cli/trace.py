@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
         print()
     else:
         print(skew.text(found))
-        print(place_text(timelines, path, count))
+        print(merged_text(timelines, path, count))
     return 0
 
 
@@ -49,6 +49,6 @@ def merge(directory: str, output: str | None = None) -> tuple[list[Timeline], st
         return timelines, path, perfetto.write(timelines, file)
 
 
-def place_text(timelines: list[Timeline], path: str, count: int) -> str:
+def merged_text(timelines: list[Timeline], path: str, count: int) -> str:
     """Where the merged file is, for people."""
     return f"{count} events of {len(timelines)} timelines are in {path}: open it in https://ui.perfetto.dev"

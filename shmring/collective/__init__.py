@@ -1,1 +1,1 @@
-"""The collective calls of a communicator, shared arrays, groups, objects, asynchronous work."""
+"""The collective calls of a communicator; groups, objects, asynchronous work."""

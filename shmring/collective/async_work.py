@@ -22,7 +22,8 @@ class Work(Future):
     Until it is done, write to none of its arrays and do not read its results. The arrays are kept alive. In asyncio,
     await it: ``result = await work``. Any thread may use it.
 
-    A program may drop it. An error of the operation then shows in the next call on the communicator.
+    A program may drop it. An error of the operation then shows in the next call on the communicator. It cannot be
+    cancelled, since the other ranks need the operation: ``comm.abort()`` ends it on all of them.
     """
 
     __slots__ = ("_call", "_callbacks", "_done", "_error", "_label", "_progress", "_result", "_submitted_at", "_wakers")
@@ -51,10 +52,6 @@ class Work(Future):
     def done(self) -> bool:
         """Whether it has succeeded or failed. Does not block."""
         return self._done
-
-    def cancel(self) -> bool:
-        """False: work cannot be cancelled, because peers need it. ``comm.abort()`` ends it on all ranks."""
-        return False
 
     def add_done_callback(self, fn: Callable[[Work], Any]) -> None:
         """Call ``fn(work)`` once this, and everything submitted so far, is done.

@@ -1,4 +1,4 @@
-"""Call calls: a collective whose arguments are checked and whose pointers are taken, to be made later or often.
+"""Calls made ready: a collective with checked arguments and pointers, to be made later or often.
 
 `Communicator.plan` returns one, and asynchronous work runs one. It keeps its arrays alive.
 """

@@ -20,14 +20,13 @@ from shmring.engine.kinds cimport (KIND, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_
                                    KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
 from shmring.engine.signature cimport NO_OP, NO_ROOT
 
-from numpy import asarray
-from numpy import generic as number_type
-from numpy import ndarray
+import numpy as np
 
 from shmring.dtypes import op_code
 
 
 cdef object SUM = "sum"      # interned, as the default of every method is
+cdef object NDARRAY = np.ndarray
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -69,10 +68,12 @@ cdef tuple block_shape(Executor e, x, Rows rows):
 
 cdef inline object as_array(x):
     """A number as a new array without dimensions; anything else as it is."""
-    if type(x) is ndarray:
-        return x
-    if PyFloat_Check(x) or PyLong_Check(x) or PyComplex_Check(x) or isinstance(x, number_type):
-        return asarray(x)
+    return x if type(x) is NDARRAY else number_as_array(x)
+
+
+cdef object number_as_array(x):
+    if PyFloat_Check(x) or PyLong_Check(x) or PyComplex_Check(x) or isinstance(x, np.generic):
+        return np.asarray(x)
     return x
 
 

@@ -108,7 +108,7 @@ cdef class Many(Call):
 
     @property
     def label(self):
-        """The same."""
+        """The name: signatures have no place for it."""
         return self.name
 
     def describe(self):

@@ -188,7 +188,7 @@ def split_members(comm: Any, color: int | None, key: int | None) -> tuple[int, l
 
 
 class _MemberLostError(PeerLostError):
-    """A `PeerLostError` whose rank is one of the parent's."""
+    """A `PeerLostError` with the rank's number in the parent."""
 
     def __reduce__(self) -> tuple:
         return PeerLostError, (str(self), self.rank, self.pid)

@@ -209,14 +209,11 @@ cdef bint outgrows_cache(Engine e, size_t arrays, size_t out_nbytes, bint is_rea
             >= e.c.output_streaming_nbytes)
 
 
-cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1:
-    """Raise if a reduction is in place on a shared result: one rank would read what another has written."""
-    cdef Sharing s = e.sharing
-    cdef place_t place
-    if s.nresults and x.data == out.data:
-        place = s.registry.place_of(x.data, x.nbytes)
-        if place.allocation not in (NOWHERE, ANYWHERE) and s.registry.allocation_of(place.allocation).is_result:
-            raise ValueError("x lies in a shared result, which all ranks write: pass it as out, and another array as x")
+cdef int refuse_result(Sharing s, array_t *x) except -1:
+    """Raise if ``x``, reduced in place, is a shared result: one rank would read what another has written."""
+    cdef place_t place = s.registry.place_of(x.data, x.nbytes)
+    if place.allocation not in (NOWHERE, ANYWHERE) and s.registry.allocation_of(place.allocation).is_result:
+        raise ValueError("x lies in a shared result, which all ranks write: pass it as out, and another array as x")
     return 0
 
 
@@ -230,8 +227,9 @@ cdef const int64_t *copy_counts(call_t *c, int size, Heap memory) except NULL:
 
 cdef Program prepare_request(Engine e, call_t *c, request_t *request):
     """The request of a checked call: the program to execute, or None."""
-    if c.kind == KIND_ALL_REDUCE and e.sharing is not None:
-        refuse_result(e, &c.x, &c.out)
+    if (c.kind == KIND_ALL_REDUCE and c.x.data == c.out.data and e.sharing is not None
+            and (<Sharing> e.sharing).nresults):
+        refuse_result(e.sharing, &c.x)
     if fill_eager(e, c, &request.eager):
         return None
     fill_execution(e, c, &request.execution)

@@ -200,7 +200,7 @@ class ProgressThread:
                 self._changes.get()
 
     def _is_the_thread(self) -> bool:
-        """Whether the calling thread is this object's, and not one whose start was interrupted by a signal handler."""
+        """Whether the calling thread is this object's, and not one that a signal handler interrupted at its start."""
         if self._thread is None:
             self._thread = threading.current_thread()
         return self._thread is threading.current_thread()

@@ -150,7 +150,7 @@ cdef class SwapCall(Call):
         c.x.dtype, c.x.itemsize = INT64, sizeof(int64_t)
         c.out = c.x
         c.out.data, c.out.count, c.out.nbytes = self.numbers, c.x.count * size, c.x.nbytes * size
-        # A peer that calls an all_gather must get a mismatch, and so must one whose rows differ.
+        # A peer that calls an all_gather must get a mismatch, and so must a peer with other rows.
         c.signature = pack_digest(KIND_ALL_TO_ALL, NO_OP, self.swap.x.dtype, NO_ROOT, mix(1, volume(self.row)))
         return 0
 

@@ -87,10 +87,17 @@ cdef inline bint is_overlapping(call_t *c, int rank) noexcept nogil:
     return overlaps(&c.x, &c.out, block_place(c, rank, c.x.nbytes))
 
 
+cdef inline bint has_equal_blocks(call_t *c, int size) noexcept nogil:
+    """Whether x and out have the same number of elements in each block; an array without blocks is one block."""
+    if KIND[c.kind].blocks_in == KIND[c.kind].blocks_out:
+        return c.x.count == c.out.count
+    if KIND[c.kind].blocks_in:
+        return c.x.count == c.out.count * size
+    return c.x.count * size == c.out.count
+
+
 cdef inline int check_call(call_t *c, int rank, int size) noexcept nogil:
     """Check the arguments against each other, find the kernel and sign the call: SOUND, or what is wrong."""
-    cdef size_t parts = size if KIND[c.kind].blocks_in else 1      # of x, each as large as out or a block of it
-    cdef size_t times = size if KIND[c.kind].blocks_out else 1
     cdef int mistake
     if has_root(c.kind) and not 0 <= c.root < size:
         return BAD_ROOT
@@ -111,7 +118,7 @@ cdef inline int check_call(call_t *c, int rank, int size) noexcept nogil:
         return SOUND
     if c.out.dtype != c.x.dtype:
         return BAD_DTYPE
-    if c.counts == NULL and c.out.count * parts != c.x.count * times:
+    if c.counts == NULL and not has_equal_blocks(c, size):
         return BAD_OUT
     return OVERLAPPING if is_overlapping(c, rank) else SOUND
 

@@ -133,7 +133,7 @@ cdef class Prepared:
         return ""
 
     def outline(self):
-        """The same, in a few words."""
+        """What this rank does, in a few words."""
         return ""
 
 

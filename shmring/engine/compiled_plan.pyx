@@ -1,6 +1,6 @@
 """Compiled plans: plans as C structs.
 
-A plan is a few loops of steps with affine offsets, so a program is some hundred bytes a step, whatever the size of the
+A plan is a few loops of steps with affine offsets, so a program is a few hundred bytes a step, whatever the size of the
 message. Compiled once for each (collective, size), kept by the engine.
 """
 

@@ -16,7 +16,6 @@ import time
 from queue import SimpleQueue
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport UINT32_MAX, UINT64_MAX
 from libc.string cimport memcpy
 
@@ -27,6 +26,7 @@ from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_L
                                 SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NCHOICES, shmring_abort,
                                 shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.arrays.array_view cimport array_t
+from shmring.base.signals cimport check_signals
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport call_learner_t, execute
 from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
@@ -44,7 +44,7 @@ from shmring.sync.wait_graph cimport awaited_rank, lacks
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_shared, is_taken,
                                 retake_gil, share_turn, take_shared_turn, take_turn, try_turn)
 
-from shmring.base.lifecycle import Stage, exit_reason, track
+from shmring.base.lifecycle import Stage, exit_reason, hold_at_exit, note_ended_call, track
 from shmring.base.text import spans
 from shmring.engine.abort_errors import Record, cause_of, error_of
 from shmring.engine.outbox import outbox_nbytes
@@ -436,7 +436,7 @@ cdef class Engine:
     cdef int handle_signals(self) except -1:
         """Let Python handle signals in the middle of a call. If a handler raises, the call is aborted on all ranks."""
         try:
-            PyErr_CheckSignals()
+            check_signals()
             if self.c.own.place.number != self.c.own.calls:
                 store_place(&self.c.own.place, self.c.own.calls, caller())
         except BaseException as exception:
@@ -571,7 +571,7 @@ cdef class Engine:
         self.report_abort(text)
 
     cdef int report_abort(self, bytes reason) except -1:
-        """The same, where the memory is known to be mapped."""
+        """`abort`, where the memory is known to be mapped."""
         report_trouble(&self.c.group, SHMRING_ABORTED, self.c.group.rank, self.c.next_round, self.c.own.current, 0,
                        reason)
         return self.note_trouble()
@@ -581,8 +581,10 @@ cdef class Engine:
         if self.is_inherited:
             raise ClosedError(self.inherited_text())
         if self.is_closed:
+            hold_at_exit()
             raise ClosedError(self.closed_text())
         if is_troubled(self):
+            hold_at_exit()
             raise copy.copy(self.trouble)
 
     cdef str inherited_text(self):
@@ -757,10 +759,13 @@ cdef class Engine:
 
     def leave_at_exit(self):
         """At exit: close, after an abort if an uncaught exception ended the interpreter (base/lifecycle.py)."""
+        had_trouble = is_troubled(self)
         reason = exit_reason()
         if reason is not None and not (self.is_closed or self.is_inherited or self.is_broken):
             self.abort(reason)
         self.close()
+        if is_troubled(self) and not had_trouble:
+            note_ended_call()
 
     def disown(self):
         """In a forked child: this process is not the rank and has nothing to close (`shmring.base.lifecycle`)."""

@@ -15,7 +15,7 @@ class Kind(NamedTuple):
     name : str
         Of the method.
     inputs, outputs : {"none", "root", "all"}
-        The ranks whose ``x`` is read, and those whose ``out`` is written.
+        The ranks that contribute ``x``, and those that get ``out``.
     blocks_in, blocks_out : bool
         Whether ``x`` has one block for each rank, and ``out`` one from each.
     takes_counts : bool

@@ -27,7 +27,7 @@ def initialize(
         These three are JAX's own arguments. Under ``shmring run`` all may be left out; elsewhere JAX looks for a
         cluster that it knows (Slurm, Open MPI).
     settings : mapping, optional
-        Fields of `shmring.config.Config` for the communicators: ``{"timeout": 60}``. The same on all processes; they
+        Fields of `shmring.config.Config` for the communicators: ``{"timeout": 60}``. Equal on all processes; they
         win over the variables ``SHMRING_*``.
     **options
         Further arguments of `jax.distributed.initialize`, ``initialization_timeout`` for example.

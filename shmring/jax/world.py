@@ -226,7 +226,7 @@ def _describe() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """The same text in processes that can meet in shared memory."""
+    """A text that is equal in processes that can meet in shared memory."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     place = os.stat("/dev/shm")

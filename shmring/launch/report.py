@@ -14,7 +14,7 @@ import traceback
 from typing import NamedTuple
 
 from shmring.errors import AbortedError, PeerLostError, RankFailedError
-from shmring.launch.by_value import dumps
+from shmring.launch.cloudpickling import dumps
 
 _HEADER = struct.Struct("=qqqq")  # kind, status, number of bytes of the text and of the pickle
 _MOST_PER_READ = 1 << 20

@@ -337,7 +337,7 @@ def _end_adopted(older: set[int], grace: float, session: str | None) -> None:
 
 
 def _is_of(pid: int, session: str) -> bool:
-    """Whether a process was started in a session; True of a zombie, whose environment is gone."""
+    """Whether a process was started in a session; True of a zombie, which has no environment any more."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             variables = environ.read().split(b"\0")

@@ -22,7 +22,7 @@ from shmring.base.lifecycle import in_child
 from shmring.bootstrap.environment import rank_variables
 from shmring.engine.signature import check_size
 from shmring.errors import BrokenError, PeerLostError, RankFailedError
-from shmring.launch.by_value import check_portable
+from shmring.launch.cloudpickling import check_portable
 from shmring.launch.init import init as init_communicator
 from shmring.launch.numerical_threads import thread_share, thread_share_text
 from shmring.launch.processes import LONGEST_WAIT_S, describe_signal, die_with_parent, seconds
@@ -37,8 +37,8 @@ from shmring.launch.report import (
     result_of,
 )
 from shmring.launch.signals import HeldSignals
+from shmring.launch.spawn_arguments import SpawnArguments
 from shmring.launch.supervisor import Rank, Supervisor
-from shmring.launch.task import Task
 from shmring.launch.threads import check_free_threaded, run_in_threads
 from shmring.memory.sweep import sweep
 from shmring.placement.cpus import usable_processors
@@ -141,12 +141,12 @@ def spawn(
         check_portable(fn)
     deadline = time.monotonic() + seconds(timeout, "timeout")
     grace = seconds(grace, "grace")
-    task = fn, tuple(args), dict(kwargs or {}), dict(init or {})
+    call = fn, tuple(args), dict(kwargs or {}), dict(init or {})
     if threads:
-        return run_in_threads(task, size, timeout, deadline, grace)
+        return run_in_threads(call, size, timeout, deadline, grace)
     env = {**_thread_share(size, {**os.environ, **(env or {})}), **(env or {})}
     with HeldSignals() as signals:
-        processes = _Processes(context, size, task, env, grace, signals)
+        processes = _Processes(context, size, call, env, grace, signals)
         try:
             processes.supervise(timeout, deadline)
         finally:
@@ -174,16 +174,16 @@ class _Processes(Supervisor["_Rank"]):
     """The ranks of one call of `spawn`."""
 
     def __init__(
-        self, context: Any, size: int, task: tuple, env: Mapping[str, str], grace: float, signals: HeldSignals
+        self, context: Any, size: int, call: tuple, env: Mapping[str, str], grace: float, signals: HeldSignals
     ) -> None:
         super().__init__(size, grace)
         self.session = secrets.token_hex(8)
-        self._context, self._task, self._env, self._signals = context, task, env, signals
+        self._context, self._call, self._env, self._signals = context, call, env, signals
 
     def make(self, number: int) -> _Rank:
         self._signals.deliver()
         variables = {**self._env, **rank_variables(number, self.size, self.session)}
-        return _Rank(self._context, number, self._task, variables)
+        return _Rank(self._context, number, self._call, variables)
 
     def look(self, ranks: Sequence[_Rank], seconds: float) -> None:
         events = [event for rank in ranks for event in rank.events]
@@ -199,7 +199,7 @@ class _Processes(Supervisor["_Rank"]):
 class _Rank(Rank):
     """The parent's record of one child process: running, or ended with a report or without one."""
 
-    def __init__(self, context: Any, number: int, task: tuple, variables: Mapping[str, str]) -> None:
+    def __init__(self, context: Any, number: int, call: tuple, variables: Mapping[str, str]) -> None:
         super().__init__(number)
         self._variables = variables
         self._report: Report | None = None
@@ -208,8 +208,8 @@ class _Rank(Rank):
         self._reader = ReportReader(self._inbox.fileno())
         self._is_child = context.get_start_method() != "forkserver"
         parent_pid = os.getpid() if self._is_child else None
-        self._task = Task(variables, *task)
-        self._process = context.Process(target=_child, args=(self._outbox, parent_pid, self._task))
+        self._arguments = SpawnArguments(variables, *call)
+        self._process = context.Process(target=_child, args=(self._outbox, parent_pid, self._arguments))
 
     @property
     def events(self) -> list[Any]:
@@ -219,7 +219,7 @@ class _Rank(Rank):
 
     def start(self) -> None:
         # From then on only the child has the other end of the pipe.
-        with self._outbox, contextlib.closing(self._task), _exported(self._variables):
+        with self._outbox, contextlib.closing(self._arguments), _exported(self._variables):
             try:
                 self._process.start()
             finally:
@@ -318,9 +318,9 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
 # ---- in the child ----------------------------------------------------------------------------------------------
 
 
-def _child(outbox: Connection, parent_pid: int | None, task: Task) -> None:
+def _child(outbox: Connection, parent_pid: int | None, arguments: SpawnArguments) -> None:
     die_with_parent(parent_pid)
-    variables, fn, args, kwargs, options = task.args
+    variables, fn, args, kwargs, options = arguments.args
     os.environ.update(variables)  # the fork server's environment is older than the variables
     own_pid = os.getpid()
     comm = None

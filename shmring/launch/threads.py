@@ -24,7 +24,7 @@ from shmring.launch.supervisor import Rank, Supervisor
 from shmring.memory.sweep import sweep
 from shmring.sync.turn import IS_FREE_THREADED
 
-Task = tuple[Callable[..., Any], tuple, dict[str, Any], dict[str, Any]]
+FunctionCall = tuple[Callable[..., Any], tuple, dict[str, Any], dict[str, Any]]
 
 
 def check_free_threaded() -> None:
@@ -41,11 +41,11 @@ def check_free_threaded() -> None:
         )
 
 
-def run_in_threads(task: Task, size: int, timeout: float | None, deadline: float, grace: float) -> list[Any]:
+def run_in_threads(call: FunctionCall, size: int, timeout: float | None, deadline: float, grace: float) -> list[Any]:
     """What `shmring.spawn` does with ``threads=True``, after its checks."""
-    settings = {name: value for name, value in task[3].items() if name != "rendezvous_timeout"}
+    settings = {name: value for name, value in call[3].items() if name != "rendezvous_timeout"}
     configure(**settings)  # here: other ranks would wait for one that its settings keep from joining
-    threads = _Threads(size, task, grace)
+    threads = _Threads(size, call, grace)
     try:
         threads.supervise(timeout, deadline)
     finally:
@@ -58,14 +58,14 @@ def run_in_threads(task: Task, size: int, timeout: float | None, deadline: float
 class _Threads(Supervisor["_Rank"]):
     """The ranks of one call of `spawn`."""
 
-    def __init__(self, size: int, task: Task, grace: float) -> None:
+    def __init__(self, size: int, call: FunctionCall, grace: float) -> None:
         super().__init__(size, grace)
         self.session = secrets.token_hex(8)
-        self._task = task
+        self._call = call
         self._ended: SimpleQueue[None] = SimpleQueue()
 
     def make(self, number: int) -> _Rank:
-        return _Rank(number, self.size, self.session, self._task, self._ended)
+        return _Rank(number, self.size, self.session, self._call, self._ended)
 
     def look(self, ranks: Sequence[_Rank], seconds: float) -> None:
         with contextlib.suppress(Empty):
@@ -84,14 +84,14 @@ class _Threads(Supervisor["_Rank"]):
 class _Rank(Rank):
     """One thread: running, or ended with a result or an error."""
 
-    def __init__(self, number: int, size: int, session: str, task: Task, ended: SimpleQueue[None]) -> None:
+    def __init__(self, number: int, size: int, session: str, call: FunctionCall, ended: SimpleQueue[None]) -> None:
         super().__init__(number)
         self.result: Any = None
         self._error: BaseException | None = None
         self._comm: Communicator | None = None
         # A daemon: the interpreter need not wait for a rank that does not end.
         self._thread = threading.Thread(
-            target=self._run, args=(size, session, task, ended), name=f"shmring rank {number}", daemon=True
+            target=self._run, args=(size, session, call, ended), name=f"shmring rank {number}", daemon=True
         )
 
     def start(self) -> None:
@@ -126,8 +126,8 @@ class _Rank(Rank):
             error.add_note(f"raised by rank {self.number}")
         return error
 
-    def _run(self, size: int, session: str, task: Task, ended: SimpleQueue[None]) -> None:
-        fn, args, kwargs, options = task
+    def _run(self, size: int, session: str, call: FunctionCall, ended: SimpleQueue[None]) -> None:
+        fn, args, kwargs, options = call
         try:
             self._comm = init_communicator(rank=self.number, size=size, session=session, **options)
             self.result = fn(self._comm, *args, **kwargs)

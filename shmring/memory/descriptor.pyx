@@ -5,8 +5,11 @@ of its result. In compiled code it cannot.
 """
 
 import os
+from threading import get_ident, main_thread
 
 from posix.unistd cimport close
+
+from shmring.base.unraisable import raise_later
 
 
 cdef class Descriptor:
@@ -44,9 +47,22 @@ interrupted = []    # what `close_or_keep` has kept
 
 
 def close_or_keep(owner):
-    """Call ``owner.close()``, as its ``__del__``; if a signal handler raises in it, keep the owner for another call."""
-    try:
-        owner.close()
-    except BaseException:
+    """Call ``owner.close()``, as its ``__del__``; keep the owner, for a call at exit, if that fails.
+
+    Python drops what a finalizer raises. What a signal handler has raised in it, Ctrl-C too, the main thread raises
+    after the finalizer instead, and the call is repeated.
+    """
+    cdef object raised = None
+    for _attempt in range(2):
+        try:
+            owner.close()
+            break
+        except BaseException as error:
+            if isinstance(error, OSError) or get_ident() != main_thread().ident:      # of no signal handler
+                interrupted.append(owner)
+                raise
+            raised = error
+    else:
         interrupted.append(owner)
-        raise
+    if raised is not None:
+        raise_later(raised)

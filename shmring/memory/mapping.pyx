@@ -191,7 +191,7 @@ cdef class Mapping:
             self.unmap()
 
     cdef void unmap(self) noexcept:
-        # Ends a liveness word in it whose holder was interrupted by a signal handler before it could register it.
+        # Ends a liveness word in it that no mapping has registered, since a signal handler interrupted its holder.
         end_liveness(self.address, self.nbytes)
         munmap(self.address, self.nbytes)
         self.address = NULL

@@ -47,7 +47,7 @@ BIRTH_GRACE_S = 0.1
 # How long to wait for NAME. It is held for microseconds, so a timeout means that its holder is stopped.
 NAME_PATIENCE_S = 1.0
 
-# The same when unlinking: a holder that is stopped was about to unlink the name as well.
+# How long to wait for NAME before unlinking: a holder that is stopped was about to unlink the name as well.
 UNLINK_PATIENCE_S = 0.2
 
 # How long to try to create a name that other processes keep creating and unlinking.

@@ -249,8 +249,8 @@ def stamp(mapping: Mapping, kind: int, rank: int, size: int, params: Sequence[in
 
 
 def attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Segment:
-    """Attach a segment whose creator is alive and has announced it; ``kind`` and ``rank`` are expected values, None for
-    any.
+    """Attach a segment that was announced by a creator that is alive; ``kind`` and ``rank`` are expected
+    values, None for any.
 
     `SegmentError` if there is none, or it is stale, not announced yet, or not as expected; the message describes it.
     `OutOfSharedMemoryError` if it cannot be mapped.

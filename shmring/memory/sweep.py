@@ -43,7 +43,7 @@ class Leftover(NamedTuple):
 
 
 def leftovers(session: str | None = None) -> list[Leftover]:
-    """List the names of this user's segments, sorted. Segments whose ranks have all attached have none.
+    """List the names of this user's segments, sorted. A segment has none once all of its ranks have attached.
 
     Parameters
     ----------

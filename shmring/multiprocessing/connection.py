@@ -90,7 +90,7 @@ class RingConnection(Connection):
         """
         self._check_closed()
         if self._incoming is not None:
-            self._incoming.watch()
+            return self._incoming.fileno()
         return self._handle
 
     def _send_bytes(self, buf: memoryview) -> None:

@@ -69,23 +69,7 @@ class _Rings(context.BaseContext):
         return queues.SimpleQueue(ctx=self.get_context())
 
     def get_context(self, method: str | None = None) -> context.BaseContext:
-        """A context.
-
-        Parameters
-        ----------
-        method : {"fork", "spawn", "forkserver"}, optional
-            How it starts processes; None: as this one.
-
-        Returns
-        -------
-        multiprocessing.context.BaseContext
-            Its queues, pipes and pools go through rings.
-
-        Raises
-        ------
-        ValueError
-            There is no such method here.
-        """
+        """A context that starts processes by this method; None: this one."""
         if method is None:
             return self
         if method not in _contexts:
@@ -114,7 +98,22 @@ class DefaultContext(_Rings):
     get_all_start_methods = staticmethod(multiprocessing.get_all_start_methods)
 
     def get_context(self, method: str | None = None) -> Any:
-        """As `_Rings.get_context`; None: the context of the start method in use."""
+        """A context of the standard library with queues, pipes and pools that go through rings.
+
+        Parameters
+        ----------
+        method : {"fork", "spawn", "forkserver"}, optional
+            How it starts processes; None: the start method in use.
+
+        Returns
+        -------
+        multiprocessing.context.BaseContext
+
+        Raises
+        ------
+        ValueError
+            There is no such method here.
+        """
         return super().get_context(method or multiprocessing.get_start_method())
 
 

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 
 from shmring.nodes.mailbox cimport Arrived
 from shmring.p2p.requests cimport Message, Messages, Request, wait_t
+from shmring.sync.long_waits cimport notes_t
 from shmring.sync.turn cimport Turn
 
 
@@ -25,5 +26,5 @@ cdef class NodesMessages(Messages):
     cdef Arrived await_arrived(self, int src, int tag, int64_t timeout_ns, bint is_object)
     cdef int finish(self, Request r, Message message, object error) except -1
     cdef int fail_lost(self) except -1
-    cdef int pause(self, int64_t since_ns) except -1
+    cdef int pause(self, int64_t since_ns, notes_t *notes, object awaited) except -1
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1

@@ -27,6 +27,7 @@ from shmring.nodes.transfers cimport bytes_at
 from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, RECV, SEND, Message, Messages, Request, begin_wait,
                                    can_hold, check_apart, check_tag, is_for, message_of, misfit, request_of, wait_t)
 from shmring.sync.backoff cimport deadline_of, is_past_deadline, now_ns
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.sync.turn cimport Turn
 
 from shmring.base.unraisable import report_unraisable
@@ -243,13 +244,14 @@ cdef class NodesMessages(Messages):
 
     cdef bint await_request(self, Request r, wait_t *wait) except -1:
         cdef int64_t since_ns = now_ns()
+        cdef notes_t notes = notes_t(0, 0)
         while True:
             self.progress()
             if r.is_over:
                 return True
             if is_late(wait):
                 return False
-            self.pause(since_ns)
+            self.pause(since_ns, &notes, r)
 
     cdef Message await_message(self, Request r, wait_t *wait):
         """Wait for a request of this call. A receive that is late is withdrawn."""
@@ -283,6 +285,7 @@ cdef class NodesMessages(Messages):
     cdef Arrived await_arrived(self, int src, int tag, int64_t timeout_ns, bint is_object):
         """The first message that matches, None if none came in time. An object is taken from the queue."""
         cdef int64_t since_ns = now_ns()
+        cdef notes_t notes = notes_t(0, 0)
         cdef wait_t wait
         cdef Arrived found
         begin_wait(&wait, timeout_ns)
@@ -299,7 +302,7 @@ cdef class NodesMessages(Messages):
                     raise copy.copy(self.lost[src])
                 if is_late(&wait):
                     return None
-                self.pause(since_ns)
+                self.pause(since_ns, &notes, "a message")
             if is_object:
                 if not found.message.is_object:
                     raise MessageError(f"the next message, {found.message!r}, is not an object: receive it with recv()")
@@ -308,8 +311,8 @@ cdef class NodesMessages(Messages):
         finally:
             self.leave()
 
-    cdef int pause(self, int64_t since_ns) except -1:
-        """Let others run, or sleep. Raises if the group is broken, or a rank of this node is dead."""
+    cdef int pause(self, int64_t since_ns, notes_t *notes, object awaited) except -1:
+        """Let others run, or sleep; note a long wait. Raises if the group is broken, or a rank of this node is dead."""
         cdef int64_t waited_ns = now_ns() - since_ns
         if waited_ns < YIELD_NS:
             os.sched_yield()
@@ -317,6 +320,8 @@ cdef class NodesMessages(Messages):
         self.group.check_usable()
         if waited_ns // LONGEST_NS % (PER_LOOK_NS // LONGEST_NS) == 0:
             self.group.check_node()
+        if is_note_due(notes, since_ns):
+            write_note(f"rank {self.group.rank} of {self.group.name} waits for {awaited}", since_ns)
         time.sleep(min(LONGEST_NS, waited_ns >> 6) * 1e-9)
         return 0
 

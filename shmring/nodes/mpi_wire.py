@@ -23,6 +23,7 @@ from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
 from shmring.nodes.history import number_of
 from shmring.nodes.mpi_collectives import MpiCollectives
 from shmring.nodes.wire import ENVELOPE_NBYTES, Channel, Wire, WireError
+from shmring.sync.long_waits import WaitNotes
 
 SPIN_TESTS = 64  # before a wait looks for notices, and lets others run, between two tests,
 YIELD_S = 2e-3  # and for how long it does before it sleeps
@@ -135,6 +136,7 @@ class MpiWire(Wire):
         for _ in range(SPIN_TESTS):
             if self._attempt(peer, test):
                 return
+        notes = WaitNotes()
         while not self._attempt(peer, test):
             if self._is_lost(peer) and not self._attempt(peer, test):
                 raise self.lost_error(peer)
@@ -145,6 +147,7 @@ class MpiWire(Wire):
             if now - since < YIELD_S:
                 os.sched_yield()
             else:
+                notes.look(f"rank {self.rank} of {self.name} waits for rank {peer}, on another node")
                 time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], (now - since) / 64)))
 
     def _attempt(self, peer: int, function: Callable, *args) -> Any:
@@ -285,7 +288,7 @@ class MpiWire(Wire):
     def await_collective(self, test: Callable[[], bool], number: int, left_s: float | None) -> None:
         """Wait until a collective, which belongs to call ``number``, is over on this rank."""
         since = time.monotonic()
-        is_announced = False
+        notes, is_announced = WaitNotes(), False
         # Whichever ranks disagree with the others, one of them is the neighbour of one of these.
         neighbours = {(self.rank + 1) % self.size, (self.rank - 1) % self.size}
         neighbours |= {r for k in range(self.size.bit_length()) if (r := self.rank ^ 1 << k) < self.size}
@@ -308,6 +311,8 @@ class MpiWire(Wire):
             if waited_s < YIELD_S:
                 os.sched_yield()
             else:
+                what = self.transfers.history.what
+                notes.look(f"rank {self.rank} of {self.name} waits for ranks of other nodes in {what}")
                 time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], waited_s / 64)))
 
     # ---- envelopes ----

@@ -35,7 +35,7 @@ class NodesReductions(NodesMovement):
             return x if out is None else out
         return self._reduction("all_reduce", x, out, op, timeout, async_op)
 
-    def reduce(self, x, out=None, root=0, op="sum", *, timeout=..., async_op=False):
+    def reduce(self, x, out=None, op="sum", root=0, *, timeout=..., async_op=False):
         """As `shmring.Communicator.reduce`."""
         return self._reduction("reduce", x, out, op, timeout, async_op, root=self._checked_rank(root, "root"))
 

@@ -22,10 +22,10 @@ from shmring.errors import ObjectError
 from shmring.objects.tensors import dispatch_table
 
 # Smaller buffers are copied into the stream: moving one by itself costs a collective, tens of microseconds, in which
-# some 100 KiB can be copied twice.
+# about 100 KiB can be copied twice.
 OUT_OF_BAND_NBYTES = 64 << 10
 
-# The same in a block: a buffer by itself costs a microsecond.
+# Likewise in a block, where a buffer by itself costs a microsecond.
 OUT_OF_BAND_OF_BLOCK_NBYTES = 4 << 10
 
 BUFFER_ALIGNMENT = 16  # of the out-of-band buffers in a block, from its beginning on

@@ -33,6 +33,7 @@ from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, REC
                                    request_of, wait_t)
 from shmring.sync.backoff cimport FRESH, deadline_of, left_until, patience_t
 from shmring.sync.group cimport READY, UNREADY
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.sync.turn cimport PyThreadState, drop_gil, give_shared_turn, retake_gil, take_shared_turn
 
 from shmring.base.unraisable import report_unraisable
@@ -390,7 +391,7 @@ cdef class PointToPoint(Messages):
                              arrival_t *found) noexcept nogil:
         """Receive a message that is there or arrives while spinning, if no request is pending. NULL: looks once.
 
-        READY: received. UNREADY: not; ``found.source`` is ANY, or the rank whose message has begun.
+        READY: received. UNREADY: not; ``found.source`` is ANY, or the source of a message that has begun.
         """
         cdef PyThreadState *state
         found.started_ns = message_started(timeline_of(self.engine))
@@ -410,12 +411,13 @@ cdef class PointToPoint(Messages):
         return self.pull_taken(patience, found)
 
     cdef int receive_free(self, array_t *a, int peer, int tag, wait_t *wait, arrival_t *found) noexcept nogil:
-        """As `receive_at_once`; then sleep until the message comes, for a thread whose turn is shared.
+        """As `receive_at_once`; then sleep until the message comes, for a thread that shares its turn.
 
         UNREADY also after the timeout, and if the communicator is broken: a request then gives the error. While this
         thread sleeps, others have the turn; `Engine.close` waits for it.
         """
         cdef bint sleeps, has_news
+        cdef notes_t notes = notes_t(0, 0)
         if self.receive_at_once(a, peer, tag, &wait.patience, found) == READY:
             return READY
         while found.source == ANY and not has_requests(self.matching) and not self.matching.has_sleeper:
@@ -425,6 +427,8 @@ cdef class PointToPoint(Messages):
             self.matching.count_posted(peer, -1)
             if not sleeps or not self.engine.is_usable():
                 break
+            if is_note_due(&notes, wait.began_ns):
+                note_wait(self, peer, wait.began_ns)
             if self.take(a, peer, tag, 1, found):
                 return self.pull_taken(&wait.patience, found)
             if has_news:      # a message that does not match
@@ -490,3 +494,10 @@ cdef void run_callbacks(list finished) noexcept:
                 callback(r)
             except BaseException as error:
                 report_unraisable(error, callback)
+
+
+cdef void note_wait(PointToPoint p, int peer, int64_t began_ns) noexcept nogil:
+    """Write a note of a long wait of a thread without the GIL."""
+    with gil:
+        source = "any rank" if peer == ANY else f"rank {peer}"
+        write_note(f"rank {p.rank} of {p.engine.name} waits for a message from {source}", began_ns)

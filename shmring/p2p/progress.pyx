@@ -7,11 +7,11 @@ does not block other calls. One thread at a time sleeps on the rank's semaphore,
 from queue import Empty, SimpleQueue
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
+from shmring.base.signals cimport check_signals
 from shmring.engine.engine cimport Engine, count_visitor, is_troubled
 from shmring.engine.recording cimport caller, store_place
 from shmring.engine.kinds cimport KIND_PROBE, KIND_RECV, KIND_SEND
@@ -145,7 +145,7 @@ cdef class Progress:
                 self.lead(wait)
             else:
                 self.follow(wait)
-            PyErr_CheckSignals()
+            check_signals()
             if place is None:
                 place = caller()
         finally:

@@ -121,7 +121,7 @@ def bytes_by_node(Mapping mapping not None, size_t offset=0, nbytes=None):
 
 
 def _bytes_in_maps(size_t address, size_t nbytes):
-    """The same for a whole mapping, from /proc/self/numa_maps, which works under system-call filters."""
+    """The bytes of a whole mapping on each node, from /proc/self/numa_maps, which works under system-call filters."""
     found = {}
     try:
         with open("/proc/self/numa_maps") as maps:

@@ -160,7 +160,7 @@ class Hops:
             yield Release(Affine(t - 1, step))
 
     def others(self, task: Task) -> list[int]:
-        """The other ranks whose slots the task loads."""
+        """The other ranks of which the task loads slots."""
         return [r for r, _ in task.sources if r != self.rank]
 
     def nbytes(self, task: Task, t: int) -> int:

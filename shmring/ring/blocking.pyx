@@ -8,10 +8,10 @@ An end that waits at several rings at once stores a waiter word at each, and one
 differs for a producer there, and one that is not awaited makes no system call.
 """
 
-from cpython.exc cimport PyErr_CheckSignals
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u32, load_acquire_u64, load_relaxed_u64
 from shmring._c.faults cimport fault_point
+from shmring.base.signals cimport check_signals
 from shmring.ring.prospects cimport can_be_taken
 from shmring.ring.spsc cimport END_ABSENT, END_CLOSED, END_LOST, ROLE_DISCONNECTED, ring_end_state
 from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, be_patient, before_wake,
@@ -169,8 +169,9 @@ cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is
                 outcome = step(end, what, &patience)
             if outcome != UNREADY:
                 return outcome
-            PyErr_CheckSignals()
-            if is_note_due(&notes, patience.began_ns):
+            check_signals()
+            # A stream pauses for signals without having waited, too: such a patience has no beginning.
+            if patience.stage != FRESH and is_note_due(&notes, patience.began_ns):
                 write_note(f"{end!r} waits", patience.began_ns)
     finally:
         is_busy[0] = False

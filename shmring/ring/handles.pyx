@@ -253,7 +253,7 @@ cdef class Consumer(BareEnd):
 
     @property
     @cython.critical_section
-    def finished(self):
+    def ended(self):
         """bool : Whether the producer closed its end in good order and everything it committed was released."""
         self.require_open()
         return ring_is_finished(&self.c)

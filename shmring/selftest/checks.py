@@ -134,20 +134,20 @@ def _kernels(size: int, seed: int) -> str:
 
 def _ranks(size: int, seed: int) -> str:
     compared, us = spawn(ranks.everything, size, args=(seed,), timeout=WAIT_S, env=ONE_THREAD)[0]
-    return f"{size} ranks: {compared} results compared with NumPy; all_reduce of 8 bytes takes {us:.2g} us"
+    return f"{size} ranks: {compared} results compared with NumPy; all_reduce of 8 bytes takes {us:.1f} us"
 
 
 def _crowd(size: int, seed: int) -> str:
     crowd = 2 * max(1, int(topology().usable)) + 1
     compared, us = spawn(ranks.everything, min(crowd, 9), args=(seed,), timeout=2 * WAIT_S, env=ONE_THREAD)[0]
-    return f"{min(crowd, 9)} ranks: {compared} results compared; all_reduce of 8 bytes takes {us:.2g} us"
+    return f"{min(crowd, 9)} ranks: {compared} results compared; all_reduce of 8 bytes takes {us:.1f} us"
 
 
 def _threads(size: int, seed: int) -> str:
     if not IS_FREE_THREADED or getattr(sys.flags, "gil", None):
         return "not here: this Python has the GIL"
     compared, us = spawn(ranks.everything, size, args=(seed,), timeout=WAIT_S, threads=True)[0]
-    return f"{size} ranks: {compared} results compared; all_reduce of 8 bytes takes {us:.2g} us"
+    return f"{size} ranks: {compared} results compared; all_reduce of 8 bytes takes {us:.1f} us"
 
 
 def _channels(size: int, seed: int) -> str:

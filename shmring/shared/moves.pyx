@@ -82,7 +82,7 @@ def make_private(list arrays, are_mapped):
 
 
 def make_private_in_child(list arrays):
-    """The same in a forked child, which has no other thread."""
+    """`make_private` in a forked child, which has no other thread."""
     cdef MovedArray array
     for array in arrays:
         if array.is_registered:

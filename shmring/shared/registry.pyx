@@ -17,8 +17,8 @@ from shmring.memory.mapping cimport Mapping
 from shmring.shared.moved_pages cimport MovedPages
 
 
-# The registry's references are borrowed: without the GIL, a thread may find an object whose last reference another
-# thread has just dropped, and which waits to leave the registry.
+# The registry's references are borrowed: without the GIL, a thread may find an object that waits to leave the
+# registry, because another thread has just dropped the last reference to it.
 cdef extern from *:
     """
     #ifdef Py_GIL_DISABLED

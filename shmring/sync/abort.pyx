@@ -22,7 +22,7 @@ cdef enum:
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
 cdef void wake_rank(group_t *g, int rank, uint64_t word) noexcept nogil:
-    """Wake a rank whose waiter word was loaded as ``word``."""
+    """Wake a rank; ``word`` is what was loaded of its waiter word."""
     if take_sleeper(&g.outbox[rank].asleep, word):
         fault_point("wake")
         sem_post(&g.outbox[rank].wake)
@@ -68,7 +68,7 @@ cdef void report_trouble(group_t *g, uint32_t cause, int about, uint64_t round, 
 
 
 cdef void report_late(group_t *g, int counter, int rank, uint64_t need, uint64_t mine) noexcept nogil:
-    """The same for a timeout of this rank, about the ranks that cause it."""
+    """`report_trouble` for a timeout of this rank, about the ranks that cause it."""
     cdef int about
     if start_report(g):
         fault_point("report")
@@ -112,7 +112,7 @@ cdef bint is_reported(group_t *g) noexcept nogil:
 
 
 cdef void complete_report(group_t *g, uint32_t cause, int about) noexcept nogil:
-    """Finish a record whose writer cannot. That writer may store to it later: all that both store is valid."""
+    """Finish a record in place of its writer, which may still store to it: all that both store is valid."""
     cdef shmring_abort *record = g.record
     record.cause = cause
     record.by = record.about = about

@@ -46,4 +46,23 @@ cdef int write_note(str what, int64_t began_ns) except -1:
     return 0
 
 
+cdef class WaitNotes:
+    """The notes of one wait of Python code, which begins when this is made."""
+    cdef notes_t notes
+    cdef int64_t began_ns
+
+    def __cinit__(self):
+        self.began_ns = now_ns()
+
+    def look(self, str what):
+        """Write a note about ``what`` if one is due."""
+        if is_note_due(&self.notes, self.began_ns):
+            write_note(what, self.began_ns)
+
+
+def seconds_to_first():
+    """Seconds until the first note of a wait, or None: no notes."""
+    return None if first_note_ns == INT64_MAX else first_note_ns * 1e-9
+
+
 first_note_ns = setting(os.environ.get(VARIABLE, DEFAULT_S))

@@ -2,9 +2,10 @@
 
 from queue import SimpleQueue
 
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from libc.string cimport memset
+
+from shmring.base.signals cimport check_signals
 
 
 cdef extern from "<pthread.h>" nogil:
@@ -39,7 +40,7 @@ cdef int await_turn(turn_t *turn, object queue, object name) except -1:
                 is_locked = pthread_mutex_clocklock(&turn.mutex, WAITING_CLOCK, &until) == 0
             if is_locked:
                 return 0
-            PyErr_CheckSignals()
+            check_signals()
         else:
             turn.nwaiting += 1
             try:

@@ -1,6 +1,6 @@
 """Waiting for other ranks' counters: spin, yield, sleep; notice dead ranks, timeouts and aborts; wake waiting ranks.
 
-A rank waits until a counter of one rank, or of all, has reached a number. It spins with pauses for some tens of
+A rank waits until a counter of one rank, or of all, has reached a number. It spins with pauses for tens of
 microseconds, offering its processor to others every microsecond or two (next to no spinning where ranks outnumber
 processors: the awaited rank needs this very core), yields a few times, then sleeps on its own semaphore in ticks, and
 checks the others' liveness at each tick (_c/backoff.h). A rank that moves a counter makes no system call unless a

@@ -32,7 +32,7 @@ cdef bint add_awaited(group_t *g, int rank, uint8_t *suspects, int nranks) noexc
 cdef int find_late(group_t *g, int counter, int rank, uint64_t need, uint8_t *late) noexcept nogil:
     """Write the culprits of this rank's timeout into ``late``, one bit each; returns the first of them.
 
-    The first suspects are the ranks whose counter has not reached ``need`` although this rank awaits it of ``rank``.
+    The first suspects are the ranks with a counter below ``need``, which this rank awaits of ``rank``.
     """
     cdef uint8_t suspects[SHMRING_LATE_NBYTES]
     cdef uint8_t waiting[SHMRING_LATE_NBYTES]

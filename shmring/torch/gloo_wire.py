@@ -19,6 +19,7 @@ import torch.distributed as dist
 from shmring.errors import CollectiveTimeoutError, PeerLostError
 from shmring.nodes.transfers import Transfers
 from shmring.nodes.wire import ANSWER_S, ENVELOPE_NBYTES, Channel, Wire, WireError
+from shmring.sync.blocked_waits import noted
 
 _UNLIMITED = timedelta(days=3650)
 _NUMBERS = 1 << 28  # gloo's tags have 31 bits
@@ -66,6 +67,10 @@ class GlooWire(Wire):
 
     def wait(self, work: dist.Work, peer: int, left_s: float | None = None) -> None:
         """As `Wire.wait`."""
+        with noted(lambda: f"rank {self.rank} of {self.name} waits for rank {peer}, on another node"):
+            self._await(work, peer, left_s)
+
+    def _await(self, work: dist.Work, peer: int, left_s: float | None = None) -> None:
         # To gloo, a timeout of zero means no limit.
         timeout = _UNLIMITED if left_s is None else timedelta(seconds=max(left_s, 0.001))
         try:
@@ -141,7 +146,7 @@ class GlooWire(Wire):
             try:
                 while True:
                     data = np.empty(ENVELOPE_NBYTES, np.uint8)
-                    self.wait(self.recv(data, peer, Channel.ENVELOPE), peer)
+                    self._await(self.recv(data, peer, Channel.ENVELOPE), peer)
                     self.inbox.append((data, peer))
             except WireError as error:
                 lost(peer, error)

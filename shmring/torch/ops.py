@@ -89,7 +89,7 @@ def all_gather(x: torch.Tensor, comm: str = "") -> torch.Tensor:
 
     Returns
     -------
-    torch.Tensor of shape (size, *x.shape)
+    torch.Tensor of shape ``(size, *x.shape)``
         ``.flatten(0, 1)`` of it is the concatenation.
 
     Notes
@@ -105,7 +105,7 @@ def reduce_scatter(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Te
 
     Parameters
     ----------
-    x : torch.Tensor of shape (size, *S)
+    x : torch.Tensor of shape ``(size, *S)``
         Shape and dtype equal on all ranks.
     op, comm
         As in `all_reduce`.

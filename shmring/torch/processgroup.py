@@ -6,6 +6,7 @@ import secrets
 from datetime import timedelta
 
 import torch
+from torch._C import _distributed_c10d as c10d
 
 import shmring
 from shmring.errors import ShmringError
@@ -14,7 +15,6 @@ from shmring.torch.allocator import GroupAllocator
 from shmring.torch.barrier import run_monitored_barrier
 from shmring.torch.collectives import Collectives
 from shmring.torch.errors import torch_form
-from shmring.torch.functional_messages import define
 from shmring.torch.messages import MessageProgress, TorchMessages
 from shmring.torch.nodes import join, nodes
 from shmring.torch.work import seconds
@@ -47,6 +47,21 @@ class ProcessGroup(Collectives, TorchMessages):
         self._allocator = GroupAllocator(comm) if self._is_direct else None
         self._name = self._desc = ""
         self._nmonitored = 0
+        self._register_for_operators()
+
+    def _register_for_operators(self) -> None:
+        """Give torch's functional operators in C++ the backend that they look for in the group.
+
+        `batch_p2p_ops` asks it whether it coalesces and, as it does not, calls `send` and `recv` of this class. All
+        other calls on the backend are errors.
+        """
+        fake = getattr(c10d, "FakeProcessGroup", None)
+        if not hasattr(getattr(fake, "Options", None), "error_on_collective"):
+            return  # torch before 2.13: the operator raises that the group has no backend
+        options = fake.Options()
+        options.error_on_collective = True
+        backend = fake._create_internal(self._comm.rank, self._comm.size, options)
+        self._register_backend(_CPU, c10d.ProcessGroup.BackendType.CUSTOM, backend)
 
     @staticmethod
     def check_machines(nmachines: int) -> None:
@@ -158,9 +173,6 @@ class ProcessGroup(Collectives, TorchMessages):
         """Leave the group once pending calls are done; called by `torch.distributed.destroy_process_group`."""
         self._progress.close(self._timeout_s)
         self._comm.close()
-
-
-_batch_p2p_ops = define(ProcessGroup)
 
 
 def make(options, settings, kind: type[ProcessGroup] = ProcessGroup) -> ProcessGroup:

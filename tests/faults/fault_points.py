@@ -27,8 +27,8 @@ IN_CHANNELS = {
     "overwritten receiver": "claimed give given",
     "overwriting sender": "overtook announce announced",
     "broadcast sender": "announce announced ring_sleep ring_wake",
-    "putter": "putting announce announced put ring_sleep ring_wake retract",
-    "getter": "getting give given got ring_sleep ring_wake",
+    "putter": "putting signal announce announced put ring_sleep ring_wake retract",
+    "getter": "getting give given got unsignal ring_sleep ring_wake",
 }
 
 # Points that a call passes only in trouble or in a race, not in these; test_fault_points.py goes to them.

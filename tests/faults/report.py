@@ -1,6 +1,6 @@
 """The whole fault grid, and how long survivors took to notice: `python tests/faults/report.py --descents N --inside`.
 
-From a checkout that was built in place, with ``PYTHONPATH=.``. Prints figures; asserts only what the tests assert.
+Prints figures; asserts only what the tests assert.
 ``--inside`` runs the injection points, in a build of their own, instead of the moments around calls.
 """
 

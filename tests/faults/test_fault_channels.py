@@ -5,6 +5,7 @@ Nothing is torn, and each end that is left notices and continues.
 All of one kind run in one process of that build, which forks those that die.
 """
 
+import multiprocessing.connection
 import os
 import queue
 import random
@@ -204,14 +205,16 @@ def test_the_sender_of_a_broadcast_killed_at_any_step_has_sent_whole_messages_to
 
 
 def assert_queue_goes_on(q, rest):
-    """It is empty, knows so, and takes and gives."""
+    """It is empty, knows so, takes and gives, and its descriptor shows what is in it."""
     q.put("on", timeout=60 * PATIENCE)
     while (item := q.get(timeout=60 * PATIENCE)) != "on":
         rest.append(item)
     assert q.empty()
     assert q.qsize() == 0
     q.put(bytes(20_000) if q.full() else "once more", timeout=60 * PATIENCE)
+    assert multiprocessing.connection.wait([q], 60 * PATIENCE) == [q]
     assert q.get(timeout=60 * PATIENCE) == "once more"
+    assert multiprocessing.connection.wait([q], 0) == []
 
 
 @needs_marks
@@ -221,6 +224,7 @@ def test_a_producer_of_a_queue_killed_at_any_step_takes_nothing_with_it(rank):
         if moment.startswith("retract"):
             continue
         q = shmring.Queue(capacity_nbytes=1 << 12)
+        q.fileno()  # so that consumers clear the signal
         pid = doomed(moment, lambda q=q: send_all(q.put))
         got, is_over = [], False
         while not is_over:
@@ -260,6 +264,7 @@ def test_a_producer_killed_while_it_clears_away_what_was_given_up_takes_nothing_
 def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order(rank):
     for moment in moments("getter"):
         q = shmring.Queue(capacity_nbytes=1 << 12)
+        q.fileno()
 
         def listen(q=q):
             for number in count():

@@ -190,6 +190,7 @@ BUFFERS = words("aligned(4096) aligned(100) bytearray(4096) mmap.mmap(-1,8192) m
 
 # Good arguments, mostly, by the name of the parameter.
 BY_NAME = {
+    "after": words("0 1 2 100 -1 2**64"),
     "allow_pickle": words("None True False"),
     "args": ["()", "(1,)"],
     "array": PAYLOADS,
@@ -212,6 +213,7 @@ BY_NAME = {
     "directory": ["'timelines'", "'.'", "'/dev/null/none'"],
     "dst": words("0 0 1 -1"),
     "dtype": words("None 'f4' 'f8' np.int32 'i4,f8' 'M8[s]' ml_dtypes.bfloat16 np.longdouble 'S5'"),
+    "ends": words("[shmring.channel()[1],shmring.Queue()] [shmring.Queue()] [] [0] [shmring.channel()[0]] None"),
     "env": ["None", "{}", "{'A':'b'}"],
     "fn": ["answer", "print", "refuse"],
     "grace": ["0.1"],
@@ -252,7 +254,7 @@ BY_NAME = {
     "threads": ["False", "True"],
     "tag": words("0 0 -1 5 2**31-1"),
     "timeout": words("0 0.001 0.01 0.005 0.02 np.float64(0.01)"),
-    "value": words("1 np.ones(3) 0.5"),
+    "value": words("1 np.ones(3) 0.5 b'x' b'x'*5000 'x' None"),
     "when_full": words("'wait' 'drop_newest' 'drop_oldest' 'x'"),
     "when_slow": words("'wait' 'drop_oldest' 'disconnect' 'x'"),
     "x": [*PAYLOADS, *RECORDS[:3]],

@@ -129,3 +129,41 @@ def test_a_lower_thread_level_is_refused(python):
     if "RuntimeError" not in run.stderr:
         pytest.skip("this MPI gives more than was asked for")
     assert "THREAD_MULTIPLE" in run.stderr
+
+
+LATE = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+import shmring
+
+comm = shmring.from_mpi()
+log = Path(sys.argv[1], str(comm.rank ^ 1))
+os.dup2(os.open(Path(sys.argv[1], str(comm.rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+comm.barrier()
+
+def until_noted(count):
+    while log.read_text().count("has waited") < count:
+        time.sleep(0.01)
+
+for count, step in enumerate((lambda: comm.all_reduce(np.ones(1000)),                            # A
+                              lambda: comm.sendrecv(np.ones(3), comm.rank ^ 1, np.ones(3), comm.rank ^ 1),   # B
+                              ), 1):
+    if comm.rank == 1:
+        until_noted(count)
+    step()
+comm.close()
+"""
+
+
+def test_long_waits_for_another_node_write_what_they_wait_for_and_from_which_line(python, tmp_path):
+    program = tmp_path / "late.py"
+    program.write_text(LATE)
+    command = [python, "-m", "shmring", "run", "-n", "2", "--nodes", "2", "--mpi", str(program), str(tmp_path)]
+    env = {**mpi.environment(), "SHMRING_WAIT_NOTES": "0.2"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    notes = [line for line in (tmp_path / "0").read_text().splitlines() if "has waited" in line]
+    for mark in "AB":
+        line = next(n for n, text in enumerate(LATE.splitlines(), 1) if text.endswith(f"# {mark}"))
+        assert [one for one in notes if "rank 0 of " in one and f"late.py:{line} in <lambda>" in one], (mark, notes)

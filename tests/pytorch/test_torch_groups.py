@@ -9,6 +9,9 @@ import torch.distributed as dist
 from support.programs import run_python
 from support.torch_checks.groups import again, late, meshes, monitored, set_later, subgroups
 from support.torch_groups import on_group, run_group, start_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import shmring.torch
 
@@ -112,25 +115,54 @@ def test_registering_loads_nothing_and_torch_alone_suffices():
     run_python("-c", check)
 
 
-def killed_under_ddp(rank, hook):
+def train_ddp(hook):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
     if hook:
-        model.register_comm_hook(None, shmring.torch.bf16_hook)
-    model(torch.ones(4, 64)).sum().backward()
+        model.register_comm_hook(None, hook)
+    return lambda: model(torch.ones(4, 64)).sum().backward()
+
+
+def train_fsdp():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    for module in (*model, model):
+        fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    return lambda: model(torch.ones(4, 64)).sum().backward()
+
+
+def train_pipeline(kind):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    stage = PipelineStage(torch.nn.Linear(64, 64), rank, n, torch.device("cpu"))
+    schedule = kind(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
+    x = torch.ones(8, 64)
+    return lambda: schedule.step(*(() if rank else (x,)), **({"target": x} if rank == n - 1 else {}))
+
+
+def killed_while_training(rank, make, *choices):
+    step = make(*choices)
+    step()
     if rank == 1:
         os.kill(os.getpid(), 9)
     with pytest.raises(RuntimeError) as caught:
         for _ in range(100_000):
-            model(torch.ones(4, 64)).sum().backward()
+            step()
     found = shmring.torch.error_of(caught.value)
-    assert isinstance(found, shmring.PeerLostError)
+    assert isinstance(found, shmring.PeerLostError), repr(caught.value)
     assert found.rank == 1
     assert shmring.torch.error_of(RuntimeError("of another library")) is None
 
 
-@pytest.mark.parametrize("hook", [False, True])
-def test_the_error_behind_one_of_ddp_has_its_class_and_rank(hook):
-    outcomes = start_group(3, killed_under_ddp, hook).outcomes()
+@pytest.mark.parametrize(
+    ("make", "choices"),
+    [
+        (train_ddp, (None,)),
+        (train_ddp, (shmring.torch.bf16_hook,)),
+        (train_fsdp, ()),
+        (train_pipeline, (ScheduleGPipe,)),
+        (train_pipeline, (Schedule1F1B,)),
+    ],
+)
+def test_the_error_behind_one_of_training_has_its_class_and_rank(make, choices):
+    outcomes = start_group(3, killed_while_training, make, *choices).outcomes()
     assert outcomes[1].signal == 9
     assert outcomes[0].ok, outcomes[0]
     assert outcomes[2].ok, outcomes[2]

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import subprocess
 import sys
 import time
@@ -331,3 +332,28 @@ def test_shmring_run_makes_the_ranks_behave_as_if_on_two_machines(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("[[0, 1], [2, 3]]") == done.stdout.count("4.0") == 4
+
+
+LATE = """
+import os, sys, time
+import torch, torch.distributed as dist
+import shmring.torch
+
+dist.init_process_group("shmring")
+if dist.get_rank() == 0:
+    os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+dist.barrier()
+while dist.get_rank() == 1 and "has waited" not in open(sys.argv[1]).read():
+    time.sleep(0.01)
+dist.all_reduce(torch.ones(1000))     # A
+dist.destroy_process_group()
+"""
+
+
+def test_a_long_wait_for_another_node_is_noted_with_the_line_of_the_program(tmp_path):
+    (tmp_path / "late.py").write_text(LATE)
+    environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.5"}
+    run_in_launcher(2, "--nodes", "2", tmp_path / "late.py", tmp_path / "log", env=environ)
+    note = next(line for line in (tmp_path / "log").read_text().splitlines() if "has waited" in line)
+    line = next(number for number, text in enumerate(LATE.splitlines(), 1) if text.endswith("# A"))
+    assert re.search(rf"rank 0 of .* waits for rank 1, on another node; called at \S*late.py:{line} in <module>", note)

@@ -31,7 +31,8 @@ def is_ours(queue):
 
 
 def names():
-    return sorted(path.name for path in Path("/dev/shm").iterdir())
+    """Of the queues here; other programs make names at the same time."""
+    return sorted(path.name for path in Path("/dev/shm").glob("shmring-*channel-vllm*"))
 
 
 def queue_of(group, writer=WRITER):

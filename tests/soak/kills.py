@@ -1,7 +1,6 @@
 """Random kills: thousands of short jobs, each losing ranks by SIGKILL at random instants.
 
-    python -m tests.soak.kills --jobs 10000 --seed 1      from a checkout that was built in place
-    python tests/soak/kills.py --jobs 10000 --seed 1      with an installed shmring
+    python tests/soak/kills.py --jobs 10000 --seed 1
 
 A job is a group of 2 to 4 processes with random settings that make random calls of all kinds (tests/stress/mixed.py),
 each checked against a model, while one of them, or two, or all are killed at some instant of the first milliseconds of

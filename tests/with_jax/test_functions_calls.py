@@ -47,7 +47,7 @@ def test_every_dtype_is_moved_and_those_of_the_core_are_combined(comm):
         equal(jax.jit(sj.all_gather)(x), np.stack(parts))
         equal(sj.broadcast(x, 1), parts[1])
         equal(sj.permute(x, [(rank, (rank + 1) % p) for rank in range(p)]), parts[here - 1])
-        equal(sj.sendrecv(x, (here - 1) % p, (here + 1) % p), parts[here - 1])
+        equal(sj.sendrecv(x, (here + 1) % p, (here - 1) % p), parts[here - 1])
         equal(sj.all_to_all(jnp.stack([x] * p)), np.stack(parts))
         sj.send(x, (here + 1) % p)
         equal(jax.jit(lambda like: sj.recv(like))(x), parts[here - 1])
@@ -94,7 +94,7 @@ def test_vmap_is_the_call_of_each(comm):
     """Vmap of a call is the call of each element of the batch."""
     p, here = comm.size, comm.rank
     x = jnp.arange(5 * p * 3.0).reshape(5, p, 3) * (here + 1)
-    other = (here + 1) % p, (here - 1) % p
+    other = (here - 1) % p, (here + 1) % p
     calls = [
         sj.all_reduce, sj.copy_to_all, sj.reduce, sj.reduce_scatter, sj.scan, sj.exscan, sj.all_gather, sj.gather,
         sj.scatter, sj.all_to_all, sj.broadcast, lambda y: sj.permute(y, [(0, 1)]), lambda y: sj.sendrecv(y, *other),
@@ -184,7 +184,7 @@ def test_independent_calls_are_in_order(comm, by_token):
 @on_jax(2)
 def test_calls_with_tokens(comm):
     p, here = comm.size, comm.rank
-    other = (here - 1) % p, (here + 1) % p
+    other = (here + 1) % p, (here - 1) % p
 
     @jax.jit
     def f(x, token):

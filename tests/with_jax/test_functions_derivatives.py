@@ -43,7 +43,7 @@ CALLS = {
 
 def ring(p):
     rank = sj.communicator().rank
-    return (rank - 1) % p, (rank + 1) % p
+    return (rank + 1) % p, (rank - 1) % p
 
 
 def of_all(call, comm):
@@ -89,7 +89,7 @@ def refusals(comm):
             refused.append(str(error))
     sj.recv(x)  # the message of the last one
     with pytest.raises(ValueError, match="any source or with any tag has no transpose"):
-        jax.grad(lambda x: sj.sendrecv(x, -1, comm.rank).sum())(x)
+        jax.grad(lambda x: sj.sendrecv(x, comm.rank, -1).sum())(x)
     return refused
 
 

@@ -322,7 +322,7 @@ def check_sendrecv(comm):
 
 def check_sendrecv_status(comm):
     other = in_pairs(comm)
-    for f in plain_and_jit(lambda x: sj.sendrecv(x, other, other, sendtag=4, recvtag=-1, status=True)):
+    for f in plain_and_jit(lambda x: sj.sendrecv(x, other, other, tag=4, out_tag=-1, status=True)):
         got, status = f(jnp.ones(ONES) * comm.rank)
         equal(got, jnp.ones(ONES) * other)
         assert (int(status.source), int(status.tag)) == (other, 4)

@@ -60,6 +60,15 @@ os.write(1, f"{sys.argv[1:]} {jax.device_count()}\\n".encode())     # a line at 
     assert output.count("['a', '--b'] 2") == 2, output
 
 
+def test_a_program_of_jax_without_the_option_ends_with_the_hint(tmp_path):
+    ended = run_program(tmp_path, 2, ONE_SUM, options=(), status=1)
+    assert "coordinator_address should be defined" in ended.output
+    hint = "program.py calls jax.distributed.initialize() without arguments, which finds the other ranks if the program"
+    assert f"{hint} is started by `shmring run --jax`" in ended.output
+    other = run_program(tmp_path, 1, "sys.exit(3)", start="", options=(), status=3)
+    assert "--jax" not in other.output
+
+
 def test_one_process_needs_no_launcher(tmp_path):
     script = tmp_path / "alone.py"
     script.write_text("import jax\nprint(jax.device_count(), jax.config.jax_cpu_collectives_implementation)\n")

@@ -49,6 +49,6 @@ class Backend(Base):
 
 
 def as_tensor(array, dtype: str) -> torch.Tensor:
-    """The same memory as a tensor; bfloat16 is stored as bits."""
+    """A tensor on the memory of an array; bfloat16 is stored as bits."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor

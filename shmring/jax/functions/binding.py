@@ -80,7 +80,7 @@ def apply(name: str, tree, comm: Comm, token, *, blocks: _Axis = None, joined: _
 
 
 def combine(name: str, tree, op: str, comm: Comm, token, **parameters):
-    """The same for a reduction."""
+    """`apply` for a reduction: check the operation and the dtypes."""
     canonical = OPS[op_code(op)]
     for leaf in jax.tree.leaves(tree):
         dtype = np.dtype(as_array(leaf).dtype).name

@@ -14,14 +14,33 @@ from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_KIND_BROADCAST, SHMR
                            SHMRING_UINT8, shmring_api, shmring_call, shmring_comm, shmring_error, shmring_import,
                            shmring_message)
 from shmring.jax.functions.registry cimport acquire, release
-from shmring.jax.functions.xla_ffi cimport (
-    XLA_FFI_Buffer, XLA_FFI_CallFrame, XLA_FFI_DataType_S64, XLA_FFI_DataType_TOKEN, XLA_FFI_DataType_U8,
-    XLA_FFI_Error, XLA_FFI_Error_Code_FAILED_PRECONDITION, XLA_FFI_Error_Code_INVALID_ARGUMENT, NDTYPES, dtypes,
-    xla_ffi_describe, xla_ffi_error)
 
 from shmring.engine.kinds import COLLECTIVES
 
 cdef const shmring_api *api = shmring_import()
+
+cdef extern from "jax/functions/xla_ffi_abi.h" nogil:
+    enum:
+        XLA_FFI_Error_Code_INVALID_ARGUMENT
+        XLA_FFI_Error_Code_FAILED_PRECONDITION
+        XLA_FFI_DataType_S64
+        XLA_FFI_DataType_TOKEN
+        XLA_FFI_DataType_U8
+    ctypedef struct XLA_FFI_Error:
+        pass
+    ctypedef struct XLA_FFI_Buffer:
+        int32_t dtype
+        void *data
+        int64_t rank
+        int64_t *dims
+    ctypedef struct XLA_FFI_Buffers:
+        int64_t size
+        XLA_FFI_Buffer **buffers
+    ctypedef struct XLA_FFI_CallFrame:
+        XLA_FFI_Buffers args
+        XLA_FFI_Buffers rets
+    bint xla_ffi_describe(XLA_FFI_CallFrame *frame)
+    XLA_FFI_Error *xla_ffi_error(XLA_FFI_CallFrame *frame, int code, const char *message)
 
 cdef extern from *:
     """
@@ -43,12 +62,45 @@ cdef extern from *:
         [SHMRING_ERR_MESSAGE_TIMEOUT] = XLA_FFI_Error_Code_DEADLINE_EXCEEDED,
         [SHMRING_ERR_MESSAGE_TOO_LONG] = XLA_FFI_Error_Code_FAILED_PRECONDITION,
     };
+
+    /* By XLA's dtype: shmring's, and the bytes of an element. 0: no array, or less than a byte, which XLA may pack. */
+    enum { NDTYPES = XLA_FFI_DataType_F8E8M0FNU + 1 };
+    typedef struct { int dtype, itemsize; } shmring_dtype_size;
+    static const shmring_dtype_size shmring_dtypes[NDTYPES] = {
+        [XLA_FFI_DataType_PRED] = {SHMRING_BOOL, 1},
+        [XLA_FFI_DataType_S8] = {SHMRING_INT8, 1},
+        [XLA_FFI_DataType_S16] = {SHMRING_INT16, 2},
+        [XLA_FFI_DataType_S32] = {SHMRING_INT32, 4},
+        [XLA_FFI_DataType_S64] = {SHMRING_INT64, 8},
+        [XLA_FFI_DataType_U8] = {SHMRING_UINT8, 1},
+        [XLA_FFI_DataType_U16] = {SHMRING_UINT16, 2},
+        [XLA_FFI_DataType_U32] = {SHMRING_UINT32, 4},
+        [XLA_FFI_DataType_U64] = {SHMRING_UINT64, 8},
+        [XLA_FFI_DataType_F16] = {SHMRING_FLOAT16, 2},
+        [XLA_FFI_DataType_F32] = {SHMRING_FLOAT32, 4},
+        [XLA_FFI_DataType_F64] = {SHMRING_FLOAT64, 8},
+        [XLA_FFI_DataType_C64] = {SHMRING_COMPLEX64, 8},
+        [XLA_FFI_DataType_BF16] = {SHMRING_BFLOAT16, 2},
+        [XLA_FFI_DataType_C128] = {SHMRING_COMPLEX128, 16},
+        [XLA_FFI_DataType_F8E5M2] = {SHMRING_OPAQUE, 1},
+        [XLA_FFI_DataType_F8E4M3FN] = {SHMRING_OPAQUE, 1},
+        [XLA_FFI_DataType_F8E4M3B11FNUZ] = {SHMRING_OPAQUE, 1},
+        [XLA_FFI_DataType_F8E5M2FNUZ] = {SHMRING_OPAQUE, 1},
+        [XLA_FFI_DataType_F8E4M3FNUZ] = {SHMRING_OPAQUE, 1},
+        [XLA_FFI_DataType_F8E4M3] = {SHMRING_OPAQUE, 1},
+        [XLA_FFI_DataType_F8E3M4] = {SHMRING_OPAQUE, 1},
+        [XLA_FFI_DataType_F8E8M0FNU] = {SHMRING_OPAQUE, 1},
+    };
     """
-    enum: SEND, RECV, SENDRECV, PERMUTE, NKINDS
+    enum: SEND, RECV, SENDRECV, PERMUTE, NKINDS, NDTYPES
     const int *xla_codes "shmring_xla_codes"
+    ctypedef struct dtype_t "shmring_dtype_size":
+        int dtype
+        int itemsize
+    const dtype_t *dtypes "shmring_dtypes"
 
 cdef enum:
-    NNUMBERS = 10           # the fields of call_t from `comm` to `nname`
+    NNUMBERS = 10           # the fields of custom_call_t from `comm` to `nname`
     BY_NAME = -1            # as the number of a communicator
     PERMUTE_TAG = 0x7fffffff
     NO_PEER = -2            # beside SHMRING_ANY_SOURCE, -1
@@ -83,9 +135,9 @@ ctypedef struct array_t:
     bint is_opaque
     size_t itemsize
 
-ctypedef struct call_t:
+ctypedef struct custom_call_t:
     # The description, in its order:
-    int64_t comm, kind, nranks, op, root, source, dest, sendtag, recvtag, nname
+    int64_t comm, kind, nranks, op, root, src, dst, tag, out_tag, nname
     const int64_t *name             # of the communicator, in an exported graph; a byte in each
     const int64_t *pairs
     int64_t npairs
@@ -98,7 +150,7 @@ ctypedef struct call_t:
 
 cdef XLA_FFI_Error *handle(XLA_FFI_CallFrame *frame) noexcept nogil:
     """Make the call that the first operand describes."""
-    cdef call_t c
+    cdef custom_call_t c
     cdef XLA_FFI_Error *error
     cdef shmring_comm *comm
     if xla_ffi_describe(frame):
@@ -128,7 +180,8 @@ def capsule():
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
-cdef XLA_FFI_Error *read_description(XLA_FFI_CallFrame *frame, const XLA_FFI_Buffer *b, call_t *c) noexcept nogil:
+cdef XLA_FFI_Error *read_description(XLA_FFI_CallFrame *frame, const XLA_FFI_Buffer *b,
+                                     custom_call_t *c) noexcept nogil:
     """Read the first operand: the numbers, all of 32 bits but the first, the bytes of a name, and pairs of ranks."""
     cdef const int64_t *numbers = <const int64_t *> b.data
     cdef int64_t i, rest
@@ -149,7 +202,7 @@ cdef XLA_FFI_Error *read_description(XLA_FFI_CallFrame *frame, const XLA_FFI_Buf
     return NULL
 
 
-cdef XLA_FFI_Error *read_buffers(XLA_FFI_CallFrame *frame, call_t *c) noexcept nogil:
+cdef XLA_FFI_Error *read_buffers(XLA_FFI_CallFrame *frame, custom_call_t *c) noexcept nogil:
     """Find description, operand and results. XLA's token comes first; one of shmring, a byte, last."""
     cdef XLA_FFI_Error *error
     cdef int has
@@ -207,7 +260,7 @@ cdef int64_t count_of(const XLA_FFI_Buffer *b) noexcept nogil:
     return count
 
 
-cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
+cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, custom_call_t *c, shmring_comm *comm) noexcept nogil:
     """The buffers are those of this call on this communicator."""
     cdef char text[256]
     cdef int64_t nranks = api.comm_size(comm)
@@ -227,7 +280,7 @@ cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, call_t *c, shmring_com
     return NULL
 
 
-cdef XLA_FFI_Error *look_up(XLA_FFI_CallFrame *frame, call_t *c) noexcept with gil:
+cdef XLA_FFI_Error *look_up(XLA_FFI_CallFrame *frame, custom_call_t *c) noexcept with gil:
     """Find the communicator of that name (an exported graph)."""
     try:
         from shmring.jax.functions.communicators import registered
@@ -240,7 +293,7 @@ cdef XLA_FFI_Error *look_up(XLA_FFI_CallFrame *frame, call_t *c) noexcept with g
 
 # ---- the calls -------------------------------------------------------------------------------------------------------
 
-cdef XLA_FFI_Error *perform(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
+cdef XLA_FFI_Error *perform(XLA_FFI_CallFrame *frame, custom_call_t *c, shmring_comm *comm) noexcept nogil:
     if c.kind == PERMUTE:
         route(c, api.comm_rank(comm))
     if c.kind >= SEND:
@@ -248,7 +301,7 @@ cdef XLA_FFI_Error *perform(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *c
     return fail(frame) if collect(c, comm) else NULL
 
 
-cdef int collect(call_t *c, shmring_comm *comm) noexcept nogil:
+cdef int collect(custom_call_t *c, shmring_comm *comm) noexcept nogil:
     """A collective; where this rank gets no result, it is zeros."""
     cdef shmring_call call
     cdef int rank = api.comm_rank(comm), kind = <int> c.kind
@@ -271,37 +324,37 @@ cdef inline void clear(array_t *a) noexcept nogil:
         memset(a.data, 0, a.count * a.itemsize)
 
 
-cdef void route(call_t *c, int rank) noexcept nogil:
+cdef void route(custom_call_t *c, int rank) noexcept nogil:
     """The peers of this rank in a permutation."""
     cdef int64_t i
-    c.source = c.dest = NO_PEER
-    c.sendtag = c.recvtag = PERMUTE_TAG
+    c.src = c.dst = NO_PEER
+    c.tag = c.out_tag = PERMUTE_TAG
     for i in range(c.npairs):
         if c.pairs[2 * i] == rank:
-            c.dest = c.pairs[2 * i + 1]
+            c.dst = c.pairs[2 * i + 1]
         if c.pairs[2 * i + 1] == rank:
-            c.source = c.pairs[2 * i]
+            c.src = c.pairs[2 * i]
 
 
-cdef XLA_FFI_Error *exchange(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
-    """Send and receive, or one of them; without a source the result is zeros."""
+cdef XLA_FFI_Error *exchange(XLA_FFI_CallFrame *frame, custom_call_t *c, shmring_comm *comm) noexcept nogil:
+    """Send and receive, or one of them; without a source its result is zeros."""
     cdef char text[256]
     cdef array_t *x = &c.x
     cdef array_t *out = &c.out
-    cdef int source = <int> c.source, dest = <int> c.dest, sendtag = <int> c.sendtag, recvtag = <int> c.recvtag
+    cdef int src = <int> c.src, dst = <int> c.dst, tag = <int> c.tag, out_tag = <int> c.out_tag
     cdef int64_t limit = SHMRING_DEFAULT_TIMEOUT
     cdef shmring_message message
     cdef int code = 0
-    message.source, message.tag, message.nbytes = NO_PEER, recvtag, out.count * out.itemsize
-    if source == NO_PEER and c.kind != SEND:
+    message.source, message.tag, message.nbytes = NO_PEER, out_tag, out.count * out.itemsize
+    if src == NO_PEER and c.kind != SEND:
         clear(out)
-    if dest != NO_PEER and source != NO_PEER:
-        code = api.sendrecv(comm, x.data, x.count, x.dtype, dest, sendtag, out.data, out.count, out.dtype, source,
-                            recvtag, limit, &message)
-    elif dest != NO_PEER:
-        code = api.send(comm, x.data, x.count, x.dtype, dest, sendtag, limit)
-    elif source != NO_PEER:
-        code = api.recv(comm, out.data, out.count, out.dtype, source, recvtag, limit, &message)
+    if dst != NO_PEER and src != NO_PEER:
+        code = api.sendrecv(comm, x.data, x.count, x.dtype, dst, tag, out.data, out.count, out.dtype, src,
+                            out_tag, limit, &message)
+    elif dst != NO_PEER:
+        code = api.send(comm, x.data, x.count, x.dtype, dst, tag, limit)
+    elif src != NO_PEER:
+        code = api.recv(comm, out.data, out.count, out.dtype, src, out_tag, limit, &message)
     if code:
         return fail(frame)
     if message.nbytes != out.count * out.itemsize:

@@ -24,14 +24,15 @@ class Status(NamedTuple):
     tag: jax.Array
 
 
-def send(x, dest: int, tag: int = 0, *, comm: Comm = None, token=None):
+def send(x, dst: int, tag: int = 0, *, comm: Comm = None, token=None):
     """Send ``x`` to a rank, which receives it by `recv` or `sendrecv`.
 
     Parameters
     ----------
     x, comm, token
         As in `all_gather`; not a pytree.
-    dest : int
+    dst : int
+        The receiving rank.
     tag : int
         From 0 to 2**31 - 2.
 
@@ -47,19 +48,19 @@ def send(x, dest: int, tag: int = 0, *, comm: Comm = None, token=None):
     Raises as `all_reduce`, and `ValueError` for a wrong rank or tag.
     """
     entry = registered(comm)
-    results = bind("send", [as_array(x)], entry, token, dest=check_rank(dest, entry, "dest"), sendtag=_tag(tag))
+    results = bind("send", [as_array(x)], entry, token, dst=check_rank(dst, entry, "dst"), tag=_tag(tag))
     return results[-1] if token is not None else None
 
 
-def recv(like, source: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = False, comm: Comm = None, token=None):
+def recv(like, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = False, comm: Comm = None, token=None):
     """Receive a message.
 
     Parameters
     ----------
     like : array_like or jax.ShapeDtypeStruct
         Shape and dtype of the message; values are ignored.
-    source, tag : int
-        Of the message; by default any.
+    src, tag : int
+        Source and tag of the message; by default any.
     status : bool
         Also return where the message came from.
     comm, token
@@ -78,19 +79,18 @@ def recv(like, source: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = F
     if not isinstance(like, jax.ShapeDtypeStruct):
         like = as_array(like)
     results = bind(
-        "recv", [], entry, token, like=like, source=_source(source, entry),
-        recvtag=_tag(tag, any_is_allowed=True),
+        "recv", [], entry, token, like=like, src=_source(src, entry), out_tag=_tag(tag, any_is_allowed=True),
     )  # fmt: skip
     return _with_status(results, status, token)
 
 
 def sendrecv(
     x,
-    source: int,
-    dest: int,
+    dst: int,
+    src: int,
     *,
-    sendtag: int = 0,
-    recvtag: int = 0,
+    tag: int = 0,
+    out_tag: int = 0,
     status: bool = False,
     comm: Comm = None,
     token=None,
@@ -101,10 +101,10 @@ def sendrecv(
     ----------
     x, comm, token
         As in `all_gather`; not a pytree.
-    source, dest : int
-        Ranks; the source may be `shmring.ANY_SOURCE`.
-    sendtag, recvtag : int
-        Of the two messages; the second may be `shmring.ANY_TAG`.
+    dst, src : int
+        The receiving rank, and the sending rank, which may be `shmring.ANY_SOURCE`.
+    tag, out_tag : int
+        Tags of the message that is sent, and of the one that is received, which may be `shmring.ANY_TAG`.
     status : bool
         Also return where the message came from.
 
@@ -115,13 +115,13 @@ def sendrecv(
 
     Notes
     -----
-    Cannot deadlock. Raises as `send`. Transpose: the same with source and destination exchanged, and their tags; none
-    for any source or tag.
+    Cannot deadlock. Raises as `send`. Transpose: the same call with ``dst`` and ``src`` exchanged, and ``tag`` and
+    ``out_tag``; there is none from any source or with any tag.
     """
     entry = registered(comm)
     results = bind(
-        "sendrecv", [as_array(x)], entry, token, source=_source(source, entry), dest=check_rank(dest, entry, "dest"),
-        sendtag=_tag(sendtag), recvtag=_tag(recvtag, any_is_allowed=True),
+        "sendrecv", [as_array(x)], entry, token, dst=check_rank(dst, entry, "dst"), src=_source(src, entry),
+        tag=_tag(tag), out_tag=_tag(out_tag, any_is_allowed=True),
     )  # fmt: skip
     return _with_status(results, status, token)
 
@@ -150,8 +150,8 @@ def barrier(*, comm: Comm = None, token=None):
 # ---- arguments, results ----------------------------------------------------------------------------------------------
 
 
-def _source(source, entry: Registered) -> int:
-    return ANY if operator.index(source) == ANY_SOURCE else check_rank(source, entry, "source")
+def _source(src, entry: Registered) -> int:
+    return ANY if operator.index(src) == ANY_SOURCE else check_rank(src, entry, "src")
 
 
 def _tag(tag, any_is_allowed: bool = False) -> int:

@@ -44,7 +44,7 @@ def gather(x, root: int = 0, *, comm: Comm = None, token=None):
 
     Returns
     -------
-    jax.Array of shape (size, *x.shape), or pytree of them
+    jax.Array of shape ``(size, *x.shape)``, or pytree of them
         With a token: a pair, of this and the next token.
 
     Notes
@@ -59,7 +59,7 @@ def scatter(x, root: int = 0, *, comm: Comm = None, token=None):
 
     Parameters
     ----------
-    x : array_like of shape (size, *S), or pytree of them
+    x : array_like of shape ``(size, *S)``, or pytree of them
         Shape and dtype equal on all ranks; the values of other ranks than the root are ignored.
     root : int
     comm, token

@@ -94,10 +94,10 @@ def _permute_back(ct, comm, pairs):
     return call("permute", ct, comm, pairs=tuple((dest, source) for source, dest in pairs))
 
 
-def _send_back(ct, comm, source, dest, sendtag, recvtag):
-    if source == ANY or recvtag == ANY:
+def _send_back(ct, comm, dst, src, tag, out_tag):
+    if src == ANY or out_tag == ANY:
         raise ValueError("sendrecv from any source or with any tag has no transpose: name the source and the tag")
-    return call("sendrecv", ct, comm, source=dest, dest=source, sendtag=recvtag, recvtag=sendtag)
+    return call("sendrecv", ct, comm, dst=src, src=dst, tag=out_tag, out_tag=tag)
 
 
 def _scan_back(name: str) -> Callable:
@@ -175,10 +175,10 @@ def _finish_calls() -> None:
 
 def describe(
     operation: Operation, number: int, nranks: int, name: bytes, *,
-    op="sum", root=0, source=NO_PEER, dest=NO_PEER, sendtag=0, recvtag=0, pairs=(),
+    op="sum", root=0, src=NO_PEER, dst=NO_PEER, tag=0, out_tag=0, pairs=(),
 ) -> np.ndarray:  # fmt: skip
     """The first operand of the custom call, as `handler` reads it. Exported graphs contain it."""
-    numbers = (number, operation.kind, nranks, OP_CODES[op], root, source, dest, sendtag, recvtag, len(name))
+    numbers = (number, operation.kind, nranks, OP_CODES[op], root, src, dst, tag, out_tag, len(name))
     return np.array([*numbers, *name, *(rank for pair in pairs for rank in pair)], np.int64)
 
 

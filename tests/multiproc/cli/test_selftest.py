@@ -88,3 +88,15 @@ def test_a_result_with_other_bits_is_noticed():
 @pytest.mark.parametrize("options", [["-n", "0"], ["--seed", "-1"]])
 def test_senseless_options_are_refused(options):
     assert status_of_command("selftest", *options) == 2
+
+
+def test_slow_checks_are_named_with_the_load_of_the_machine(monkeypatch, capsys):
+    found = [("quick", 0.1), ("death", 4.0), ("ranks", 9.0)]
+    outcomes = [checks.Outcome(name, True, "", "", seconds) for name, seconds in found]
+    monkeypatch.setattr("shmring.cli.selftest.run_checks", lambda size, seed: iter(outcomes))
+    assert status_of_command("selftest") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("slow: 13 s: ranks 9.0 s, death 4.0 s; the load average of the last minute is ")
+    outcomes[2] = outcomes[0]
+    assert status_of_command("selftest") == 0
+    assert "slow" not in capsys.readouterr().out

@@ -123,21 +123,22 @@ def test_a_root_that_runs_ahead_overwrites_nothing(comm):
 
 
 @pytest.mark.parametrize("cls", [shmring.Communicator, NodesCommunicator])
-def test_root_and_op_may_be_positional_in_every_call(cls):
+def test_op_and_root_may_be_positional_in_every_call_in_this_order(cls):
     found = set()
     for name in dir(cls):
         if name[0] != "_" and inspect.isroutine(getattr(cls, name)):
-            for parameter in inspect.signature(getattr(cls, name)).parameters.values():
-                if parameter.name in ("root", "op"):
-                    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, name
-                    found.add(name)
+            parameters = inspect.signature(getattr(cls, name)).parameters.values()
+            given = [parameter for parameter in parameters if parameter.name in ("op", "root")]
+            assert all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in given), name
+            assert [parameter.name for parameter in given] in (["op", "root"], ["op"], ["root"], []), name
+            found |= {name for _ in given}
     assert {"reduce", "broadcast", "gather", "scatter", "all_reduce", "scan", "broadcast_object"} <= found
 
 
 @on_ranks(2)
-def test_root_and_op_by_position(comm):
+def test_op_and_root_by_position(comm):
     x = np.arange(4.0) + comm.rank
-    got = comm.reduce(x, np.empty(4), 1, "max")
+    got = comm.reduce(x, np.empty(4), "max", 1)
     assert got is None if comm.rank != 1 else got.tolist() == [1, 2, 3, 4]
     assert comm.all_reduce(x.copy(), None, "min").tolist() == [0, 1, 2, 3]
     assert comm.broadcast(x, 1).tolist() == [1, 2, 3, 4]

@@ -229,7 +229,9 @@ def test_a_program_ends_in_every_state_and_its_peers_notice(tmp_path, end):
     assert running[0].returncode == (end == "uncaught exception"), errors
     assert "Fatal" not in errors
     if end != "uncaught exception":
-        assert "Traceback" not in errors or end.startswith("daemon")     # a thread's own, printed as it ends
+        # Of a daemon thread, whole though the process ends: an interpreter that ends a thread in the middle
+        # of its output aborts.
+        assert not errors or errors.splitlines()[-1].startswith("shmring.errors."), errors
 
 
 def fork_and_leave(comm):

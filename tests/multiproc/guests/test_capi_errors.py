@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import re
 import signal
+import sys
 import time
 
 import numpy as np
@@ -34,7 +36,9 @@ from support.capi import (
 )  # fmt: skip
 from support.children import in_child, status_of
 from support.harness import report, start_ranks
+from support.installed import ROOT
 from support.on_ranks import on_ranks
+from support.programs import run_program
 from support.threads import beside
 from support.waits import until_waiting
 
@@ -362,3 +366,43 @@ def test_a_call_inside_a_call_of_its_own_thread(comm, c_library, tmp_path):
         ((code, text),) = found
         assert code == BAD_ARGUMENT
         assert "a call inside a call of its own thread" in text
+
+
+# ---- notes of long waits ---------------------------------------------------------------------------------------------
+
+LATE = """
+import sys
+import numpy as np
+import shmring
+from support.capi import MESSAGE_TIMEOUT, RECV, TIMEOUT, Table
+with shmring.init() as comm:
+    table = Table(sys.argv[1])
+    handle, x = table.open(comm), np.ones(3)
+    if comm.rank == 1:
+        try:
+            comm.recv(x, 0)      # until rank 0 has broken the communicator
+        except shmring.BrokenError:
+            pass
+    elif sys.argv[2] == "message":
+        late = table.error_of(RECV, handle, out=x, count=3, peer=1, timeout_ns=10**9 // 2)
+        assert late[0] == MESSAGE_TIMEOUT
+        comm.abort("done")
+    else:
+        late = table.error_of("all_reduce", handle, x=x, out=x, count=3, timeout_ns=10**9 // 2)
+        assert late[0] == TIMEOUT
+    table.release(handle)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("message", "a message from rank 1"), ("collective", r"rank 1 in all_reduce\(sum, float64 x 3\)")],
+)
+def test_long_waits_of_threads_without_the_gil_write_notes(tmp_path, c_library, what, text):
+    program = tmp_path / "late.py"
+    program.write_text(LATE)
+    path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.05", "PYTHONPATH": path}
+    command = (sys.executable, "-m", "shmring", "run", "-n", "2", str(program), c_library, what)
+    notes = run_program(*command, env=environ).stderr
+    assert re.search(rf"process \d+ has waited [\d.]+ s: rank 0 of \w+ waits for {text}; called at", notes)

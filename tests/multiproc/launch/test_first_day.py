@@ -231,6 +231,23 @@ def test_the_setting_turns_notes_off(tmp_path):
     assert "SHMRING_WAIT_NOTES='soon': must be a number of seconds" in wrong
 
 
+STREAM = """
+import os, shmring
+sender, receiver = shmring.channel(64 << 20)
+if os.fork() == 0:
+    receiver.recv()
+    os._exit(0)
+sender.send(bytes(96 << 20))            # looks for signals while it copies, before it waits for the first time
+sender.close()
+os.wait()
+"""
+
+
+def test_a_stream_that_has_not_waited_writes_no_note():
+    found = run_program(sys.executable, "-c", STREAM, env={**os.environ, "SHMRING_WAIT_NOTES": "600"})
+    assert found.stderr == ""
+
+
 # ---- the line of the program -------------------------------------------------------------------------------------
 
 PASSED_ON = """

@@ -241,7 +241,7 @@ def test_the_tables_for_a_machine_have_the_form_of_the_page():
         "",
         "| call | 8 B | 1 MiB |",
         "| --- | --- | --- |",
-        "| all_reduce | 21.0, 39.0 s, **0.54** | 21.0, 42.0 q, **0.50** |",
+        "| all_reduce | 21.0, 39.0 s, **1.86** | 21.0, 42.0 q, **2.0** |",
         "| barrier | 0.20 |  |",
     ]
 
@@ -259,7 +259,7 @@ def test_the_tables_keep_near_and_far_apart():
     ]
     assert [line for line in lines if line.startswith("| all_reduce")] == [
         "| all_reduce | 20.0 |",
-        "| all_reduce | 50.0 | 21.0, 42.0 q, **0.50** |",
+        "| all_reduce | 50.0 | 21.0, 42.0 q, **2.0** |",
     ]
     assert not any(line.startswith("Near") for line in markdown([row, far], size=4))  # that is the scheduler's
 

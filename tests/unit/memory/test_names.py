@@ -272,18 +272,40 @@ def test_a_claim_that_a_traceback_keeps_is_released_as_the_process_ends(name):
     assert not stands(name)
 
 
-def test_a_claim_whose_deallocation_is_interrupted_is_released_as_the_process_ends(name):
-    program = f"""
-        import sys
-        from shmring.memory import names
-        def interrupt(frame, event, arg):
-            if frame.f_code is names.Claim.release.__code__:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        sys.settrace(interrupt)
-        names.claim({name!r})
-    """
-    assert "KeyboardInterrupt" in run_program(sys.executable, "-c", textwrap.dedent(program)).stderr
+CTRL_C = """
+    import os, signal
+    import shmring
+    from shmring.memory import names
+
+    unlink, times = names._unlink, {times}
+
+    def interrupt(*args, **options):
+        global times
+        if times:
+            times -= 1
+            signal.raise_signal(signal.SIGINT)
+        return unlink(*args, **options)
+
+    sender, receiver = shmring.channel()
+    claimed = names.claim({name!r})
+    names._unlink = interrupt
+    try:
+        claimed = None
+        {then}
+    except KeyboardInterrupt:
+        print("interrupted", os.path.exists("/dev/shm" + {name!r}), flush=True)
+    sender.close()
+    receiver.close()
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("then", ["receiver.recv()", "int()"])
+def test_ctrl_c_in_the_deallocation_of_a_claim_reaches_the_program(name, times, then):
+    """At once in a call that waits; and what two of them have kept from being released is released at exit."""
+    program = textwrap.dedent(CTRL_C.format(name=name, times=times, then=then))
+    ran = run_program(sys.executable, "-c", program)
+    assert (ran.stdout, ran.stderr) == (f"interrupted {times == 2}\n", "")
     assert not stands(name)
 
 

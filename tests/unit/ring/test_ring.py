@@ -406,7 +406,7 @@ def test_a_closed_end_refuses_everything_and_may_be_closed_again():
         consumer.peek,
         consumer.release,
         lambda: consumer.ready_count,
-        lambda: consumer.finished,
+        lambda: consumer.ended,
     ]
     for call in calls:
         with pytest.raises(ClosedError):
@@ -416,29 +416,29 @@ def test_a_closed_end_refuses_everything_and_may_be_closed_again():
 
 def test_the_stream_is_finished_when_the_closed_producers_last_slot_is_released():
     _, producer, consumer = ends()
-    assert not consumer.finished
+    assert not consumer.ended
     producer.try_push(word(1))
     producer.close()
-    assert (consumer.peer, consumer.finished) == ("closed", False)
+    assert (consumer.peer, consumer.ended) == ("closed", False)
     assert pop(consumer) == word(1)
-    assert consumer.finished
+    assert consumer.ended
 
 
 def test_a_with_block_left_by_an_exception_is_not_the_end_of_the_stream():
     _, producer, consumer = ends()
     with pytest.raises(KeyError), producer:
         raise KeyError
-    assert (consumer.peer, consumer.finished, producer.closed) == ("lost", False, True)
+    assert (consumer.peer, consumer.ended, producer.closed) == ("lost", False, True)
     _, producer, consumer = ends()
     with producer:
         pass
-    assert (consumer.peer, consumer.finished) == ("closed", True)
+    assert (consumer.peer, consumer.ended) == ("closed", True)
 
 
 def test_an_end_that_is_just_forgotten_is_lost():
     _, producer, consumer = ends()
     del producer
-    assert (consumer.peer, consumer.finished) == ("lost", False)
+    assert (consumer.peer, consumer.ended) == ("lost", False)
 
 
 def test_the_other_end_is_absent_until_it_comes():
@@ -470,7 +470,7 @@ def test_a_producer_killed_while_writing_has_published_exactly_what_it_committed
     while consumer.peer == "here":
         time.sleep(0.0005)
     status_of(child)
-    assert (consumer.peer, consumer.ready_count, consumer.finished) == ("lost", 1, False)
+    assert (consumer.peer, consumer.ready_count, consumer.ended) == ("lost", 1, False)
     assert pop(consumer) == word(1)
     with pytest.raises(RoleTakenError, match=rf"process {child} .*dead"):
         Producer(memory)
@@ -629,7 +629,7 @@ def test_an_impossible_tail_never_leads_the_consumer_anywhere(start, wrong):
         with pytest.raises(SegmentError, match="producer's counter"):
             call()
     assert out == b"-" * 64
-    assert not consumer.finished
+    assert not consumer.ended
 
 
 @pytest.mark.parametrize("nslots", [1 << 29, 1 << 30, 1 << 32])
@@ -770,7 +770,7 @@ def check_sequence(memory, count, seed):
     got = 0
     with Consumer(memory) as consumer:
         words_per_slot = consumer.slot_nbytes // 8
-        while not consumer.finished:
+        while not consumer.ended:
             burst = generator.randint(1, 7)
             if generator.random() < 0.5:
                 out = np.empty(burst * words_per_slot, np.uint64)

@@ -8,10 +8,10 @@ from io import BufferedWriter
 from multiprocessing import reduction
 from typing import Any
 
-from shmring.launch.by_value import dump
+from shmring.launch.cloudpickling import dump
 
 
-class Task:
+class SpawnArguments:
     """Arguments of a process.
 
     multiprocessing writes what it pickles for a process into a pipe, which is full after 64 KiB; then it waits for
@@ -35,7 +35,7 @@ class Task:
             self._memory.close()
 
 
-def _load(descriptor: Any) -> Task:
+def _load(descriptor: Any) -> SpawnArguments:
     with open(descriptor.detach(), "rb") as memory:
         memory.seek(0)  # the parent wrote through the same open file
-        return Task(*pickle.load(memory))
+        return SpawnArguments(*pickle.load(memory))

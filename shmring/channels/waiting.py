@@ -1,0 +1,77 @@
+"""Waiting at several ends that have nothing to do with each other."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from shmring.base.timeouts import deadline_after
+from shmring.channels.fan_in import FanInReceiver
+from shmring.channels.queue import Queue
+from shmring.channels.receiver import Receiver
+from shmring.channels.record_receiver import RecordReceiver
+
+_ENDS = (FanInReceiver, Queue, Receiver, RecordReceiver)
+
+
+def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
+    """Wait until one or more of several ends have something to receive.
+
+    Parameters
+    ----------
+    ends : iterable
+        At least one. Receivers of channels, fan-ins and broadcasts, queues; and whatever
+        `multiprocessing.connection.wait` takes: connections, sockets, descriptors, sentinels of processes.
+    timeout : float, optional
+        Seconds to wait; None for ever, 0 not at all.
+
+    Returns
+    -------
+    list
+        Those that are ready, in the order of ``ends``; empty if time ran out. A receiver is ready if `poll` is True, so
+        also at the end of its stream. What is in a queue may be taken by another process.
+
+    Raises
+    ------
+    ValueError
+        There are no ends, so that the wait could never end; or the timeout is negative.
+    TypeError
+        One of them is none of these; a sender, for example.
+    ClosedError
+        One of them is closed.
+
+    Notes
+    -----
+    The calling thread sleeps once for all of them. One end alone is waited for as by its `poll`; of several, each
+    receiver of a channel has a thread without the GIL behind its descriptor (`Receiver.fileno`), a queue or connection
+    has none.
+    """
+    ends = list(ends)
+    if not ends:
+        raise ValueError("ends is empty: there is nothing to wait for")
+    deadline = deadline_after(timeout)
+    own = [end for end in ends if isinstance(end, _ENDS)]
+    if len(ends) == len(own) == 1:
+        return [end for end in own if end.poll(timeout)]
+    with selectors.PollSelector() as selector:
+        for end in ends:
+            _register(selector, end)
+        while True:
+            ready = {id(end) for end in own if end.poll(0)}
+            left = 0 if ready else None if deadline is None else max(0.0, deadline - time.monotonic())
+            for key, _ in selector.select(left):
+                ready.update(id(end) for end in key.data if not isinstance(end, _ENDS) or end.poll(0))
+            if ready or left == 0:
+                return [end for end in ends if id(end) in ready]
+
+
+def _register(selector: selectors.BaseSelector, end: Any) -> None:
+    if not isinstance(end, (*_ENDS, int)) and (hasattr(end, "try_send") or not hasattr(end, "fileno")):
+        raise TypeError(f"cannot wait for {end!r}: it is neither a receiver nor a queue, and has no descriptor to read")
+    descriptor = end if isinstance(end, int) else end.fileno()
+    if descriptor in selector.get_map():  # the same object twice
+        selector.get_key(descriptor).data.append(end)
+    else:
+        selector.register(descriptor, selectors.EVENT_READ, [end])
