@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import report, run_ranks, start_ranks
+from support.harness import report, start_ranks
 from support.on_ranks import on_ranks
 
 from shmring.errors import AbortedError, BrokenError, MismatchError, PeerLostError, RendezvousTimeoutError
@@ -120,20 +120,16 @@ def test_a_survivor_that_dies_during_the_shrink_is_left_out(n):
         assert outcome.result == list(range(n - 1))
 
 
-def leave_while_others_shrink(comm):
+@on_ranks(2, 3, 4)
+def test_a_rank_that_closes_is_not_a_survivor(comm):
     if comm.rank == 0:
         comm.abort("start again")
         time.sleep(0.2)
         comm.close()      # has left: not a survivor
-        return None
+        return
     with pytest.raises(AbortedError):
         comm.barrier()
-    return go_on(comm.shrink(), comm.rank)
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_a_rank_that_closes_is_not_a_survivor(n):
-    assert run_ranks(n, leave_while_others_shrink)[1:] == [list(range(1, n))] * (n - 1)
+    assert go_on(comm.shrink(), comm.rank) == list(range(1, comm.size))
 
 
 @pytest.mark.sample(1)
@@ -156,7 +152,8 @@ def test_a_living_rank_that_never_shrinks_is_named(comm, tmp_path):
     named.touch()      # a rank that closes is no survivor, and no rank waits for it any more
 
 
-def shrink_when_all_live(comm):
+@on_ranks(2, 3, 4)
+def test_all_go_on_after_a_mismatch_if_no_rank_died(comm):
     # After a mismatch no rank is dead: all start again, and may do so twice.
     with pytest.raises(MismatchError):
         comm.barrier() if comm.rank else comm.all_reduce(np.ones(3))
@@ -173,11 +170,7 @@ def shrink_when_all_live(comm):
         comm.subgroup([comm.rank])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_all_go_on_after_a_mismatch_if_no_rank_died(n):
-    run_ranks(n, shrink_when_all_live if n > 1 else shrink_alone)
-
-
-def shrink_alone(comm):
+@on_ranks(1)
+def test_a_rank_alone_goes_on_after_its_abort(comm):
     comm.abort()
     assert go_on(comm.shrink(), 0) == [0]
