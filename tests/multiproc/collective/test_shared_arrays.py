@@ -365,21 +365,15 @@ def test_survivors_of_a_kill_in_the_middle_of_mapped_all_reduces_name_the_dead(n
     gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
-    gang.kill(victim)
-    for outcome in gang.outcomes():
-        if outcome.rank == victim:
-            assert outcome.signal == signal.SIGKILL
-        else:
-            assert type(outcome.error) is PeerLostError, outcome
-            assert outcome.error.rank == victim
+    for outcome in gang.survivors_of(victim):
+        assert type(outcome.error) is PeerLostError, outcome
+        assert outcome.error.rank == victim
 
 
 def test_killing_all_ranks_that_have_shared_arrays_leaves_nothing():
     gang = start_ranks(3, reduce_for_ever)
     gang.wait_for("going")
-    for rank in range(3):
-        gang.kill(rank)
-    assert [outcome.signal for outcome in gang.outcomes()] == [signal.SIGKILL] * 3
+    gang.survivors_of(0, 1, 2)
     # That nothing is left of it in /dev/shm is seen around every test (conftest.py).
 
 
@@ -511,10 +505,8 @@ def test_a_rank_that_dies_while_a_slower_one_attaches_is_named_and_leaves_nothin
     gang = start_ranks(3, attach_when_one_has_sent_its_outcome_and_died)
     gang.wait_for("exchanging", [2])
     time.sleep(0.2)
-    gang.kill(2)
-    outcomes = gang.outcomes()
-    assert outcomes[0].ok, outcomes[0]
-    assert outcomes[1].ok, outcomes[1]
+    for outcome in gang.survivors_of(2):
+        assert outcome.ok, outcome
 
 
 def die_over_a_group_of_oneself(comm):

@@ -1,7 +1,6 @@
 """Going on without the dead: shrink after SIGKILL at random moments, of one, of two, of one more meanwhile."""
 
 import random
-import signal
 import time
 
 import numpy as np
@@ -63,13 +62,9 @@ def test_survivors_of_a_kill_go_on_with_right_results(n, counts, seed):
         gang = start_ranks(n, survive, counts)
         gang.wait_for("going")
         time.sleep(moment.uniform(0, 0.03))
-        gang.kill(victim)
-        for outcome in gang.outcomes():
-            if outcome.rank == victim:
-                assert outcome.signal == signal.SIGKILL
-            else:
-                assert outcome.ok, outcome
-                assert outcome.result == (PeerLostError, [r for r in range(n) if r != victim])
+        for outcome in gang.survivors_of(victim):
+            assert outcome.ok, outcome
+            assert outcome.result == (PeerLostError, [r for r in range(n) if r != victim])
 
 
 @pytest.mark.sample(3)
@@ -114,8 +109,7 @@ def test_a_survivor_that_dies_during_the_shrink_is_left_out(n):
     gang = start_ranks(n, shrink_while_one_dies)
     gang.wait_for("ready")
     time.sleep(0.2)
-    gang.kill(n - 1)
-    for outcome in gang.outcomes()[:-1]:
+    for outcome in gang.survivors_of(n - 1):
         assert outcome.ok, outcome
         assert outcome.result == list(range(n - 1))
 

@@ -51,15 +51,12 @@ def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count
     gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
-    killed_at = gang.kill(victim)
-    outcomes = gang.outcomes()
-    assert outcomes[victim].signal == signal.SIGKILL
-    for outcome in outcomes:
-        if outcome.rank != victim:
-            assert type(outcome.error) is PeerLostError, outcome
-            assert outcome.error.rank == victim
-            assert outcome.error.pid == outcomes[victim].pid
-            print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
+    killed_at = time.monotonic()
+    for outcome in gang.survivors_of(victim):
+        assert type(outcome.error) is PeerLostError, outcome
+        assert outcome.error.rank == victim
+        assert outcome.error.pid == gang.pids[victim]
+        print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
 
 
 def wait_for_rank_zero(comm):
@@ -74,8 +71,8 @@ def test_sleeping_ranks_wake_when_the_awaited_one_is_killed(n):
     gang = start_ranks(n, wait_for_rank_zero)
     gang.wait_for("going", [0])
     time.sleep(0.2)
-    killed_at = gang.kill(0)
-    for outcome in gang.outcomes()[1:]:
+    killed_at = time.monotonic()
+    for outcome in gang.survivors_of(0):
         assert type(outcome.error) is PeerLostError, outcome
         assert outcome.error.rank == 0
         print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
@@ -130,8 +127,7 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, count, threads):
     gang = start_ranks(n, stay_behind, count, init=of(threads))
     gang.wait_for("late", [n - 1])
     gang.wait_for("gave up", range(n - 1))
-    gang.kill(n - 1)
-    for outcome in gang.outcomes()[:-1]:
+    for outcome in gang.survivors_of(n - 1):
         assert type(outcome.error) is CollectiveTimeoutError, outcome
         assert isinstance(outcome.error, TimeoutError)
         assert n - 1 in outcome.error.late
@@ -158,11 +154,9 @@ def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n
     time.sleep(0.02)
     gang.stop(1)
     gang.wait_for("gave up", {*range(n)} - {1})
-    gang.kill(1)
-    for outcome in gang.outcomes():
-        if outcome.rank != 1:
-            assert type(outcome.error) is CollectiveTimeoutError, outcome
-            assert 1 in outcome.error.late
+    for outcome in gang.survivors_of(1):
+        assert type(outcome.error) is CollectiveTimeoutError, outcome
+        assert 1 in outcome.error.late
 
 
 def wait_for_a_message(comm, call):
@@ -397,9 +391,7 @@ def test_a_waiting_rank_sleeps_with_its_threads(threads):
 def test_killing_all_ranks_leaves_nothing():
     gang = start_ranks(3, loop_for_ever, 1000)
     gang.wait_for("going")
-    for rank in range(3):
-        gang.kill(rank)
-    gang.outcomes()
+    gang.survivors_of(0, 1, 2)
     assert harness.shared_names() == set()
 
 
