@@ -1,33 +1,45 @@
 """Signal handlers that raise, or make calls, at any moment: no lock stays taken, and nothing waits for itself."""
 
-import contextlib
 import gc
 import os
 import random
-import secrets
 import signal
 import time
 from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import PATIENCE
-from support.interrupts import Interrupts
-from support.on_ranks import on_processes, on_ranks
-from support.threads import at_once
+from support.harness import PATIENCE, run_processes
+from support.on_ranks import on_ranks
 
 import shmring
 from shmring.collective.progress_thread import ProgressThread, progress_of
-from shmring.errors import AbortedError
-
-MOMENTS_S = 2e-6, 2e-4
+from shmring.errors import AbortedError, BrokenError
 
 
-def repeat(call, comm):
-    """Make calls without end; once the first interrupt between two collectives has broken the communicator, in vain."""
-    while True:
-        with contextlib.suppress(AbortedError):
-            call(comm)
+class EnoughError(BaseException):
+    """Of no class that calls turn into errors of their own."""
+
+
+def ring(*_):
+    raise EnoughError
+
+
+def interrupt(call, count, seed):
+    """Make calls until a handler has raised in so many; what else they raised."""
+    moment, raised = random.Random(seed), set()
+    signal.signal(signal.SIGALRM, ring)
+    while count:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, moment.uniform(2e-6, 2e-4))
+            while True:
+                try:
+                    call()
+                except BrokenError as error:
+                    raised.add(type(error))
+        except EnoughError:
+            count -= 1
+    return raised
 
 
 OBJECT_CALLS = {
@@ -39,35 +51,31 @@ OBJECT_CALLS = {
 }
 
 
-@on_processes(1)
-def test_interrupted_object_calls_leave_no_lock(rank, seed):
-    interrupts = Interrupts(seed, *MOMENTS_S)
-    for call in OBJECT_CALLS.values():
-        for _ in range(20):
-            with shmring.init(rank=0, size=1, session=secrets.token_hex(8)) as comm:
-                for _ in range(3):
-                    assert interrupts.during(repeat, call, comm)
-                with pytest.raises(AbortedError) if comm.is_broken else contextlib.nullcontext():
-                    at_once(partial(call, comm))  # of another thread: it waits for ever if the turn was left taken
+def interrupt_object_calls(_rank, session, seed):
+    for number, (name, call) in enumerate(OBJECT_CALLS.items()):
+        with shmring.init(rank=0, size=1, session=f"{session}{number}") as comm:
+            # The first interrupt between two collectives breaks the communicator; all calls after it raise just that.
+            assert interrupt(partial(call, comm), 40, f"{seed}.{name}") <= {AbortedError}
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert comm.is_broken or call(comm) is not None
 
 
-@on_processes(1)
-def test_interrupted_asynchronous_calls_and_inits_leave_no_lock(rank, seed):
-    interrupts, session, x = Interrupts(seed, *MOMENTS_S), secrets.token_hex(8), np.ones(3)
+def test_interrupted_object_calls_leave_no_lock(seed):
+    run_processes(1, interrupt_object_calls, f"objects{os.getpid()}", seed)
 
-    def reduce(comm):
-        return comm.all_reduce(x, async_op=True).wait(60 * PATIENCE)
 
-    def meet():
-        while True:
-            shmring.init(rank=0, size=1, session=session + "b").close()
-
+def interrupt_submission(_rank, session, seed):
     with shmring.init(rank=0, size=1, session=session) as comm:
-        for _ in range(100):
-            assert interrupts.during(repeat, reduce, comm)
-        assert comm.is_broken or reduce(comm) is x
-        for _ in range(60):
-            assert interrupts.during(meet)
+        x = np.ones(3)
+        assert interrupt(lambda: comm.all_reduce(x, async_op=True).wait(60 * PATIENCE), 100, seed) <= {AbortedError}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert comm.is_broken or comm.all_reduce(x, async_op=True).wait(60 * PATIENCE) is x
+        assert interrupt(lambda: shmring.init(rank=0, size=1, session=session + "b").close(), 60, seed) == set()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_interrupted_asynchronous_calls_and_inits_leave_no_lock(seed):
+    run_processes(1, interrupt_submission, f"async{os.getpid()}", seed)
 
 
 class Finalized:
