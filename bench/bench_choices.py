@@ -20,11 +20,13 @@ import shmring
 CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "ping_pong")
 SIZES = tuple(1 << bits for bits in range(12, 27, 2))
 NO_STREAMING, ALL_STREAMING = {"past_cache_nbytes": 1 << 40}, {"past_cache_nbytes": 0}
-FIXED = {
-    f"{stores}, outputs {name}": {"stores": number} | output
+OUTPUTS = {"cached": NO_STREAMING, "streaming": ALL_STREAMING}
+STAGED = {
+    f"{stores}, outputs {name}": {"stores": number, "direct": 0} | output
     for number, stores in enumerate(("ordinary", "streaming", "prefetched", "string", "exchange"))
-    for name, output in (("cached", NO_STREAMING), ("streaming", ALL_STREAMING))
+    for name, output in OUTPUTS.items()
 }
+DIRECT = {f"direct, outputs {name}": {"direct": 1} | output for name, output in OUTPUTS.items()}
 SLICE_S = 0.004
 
 
@@ -75,7 +77,8 @@ def timed(comm, run, ncalls):
 
 def row(comm, call, nbytes, is_shared, seconds):
     """The figures of one row, on every rank."""
-    groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in FIXED.items()}
+    fixed = STAGED | DIRECT if is_shared else STAGED
+    groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
     runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
     shipped = groups["shipped"]
     each = [timed(comm, runs["shipped"], 1) for _ in range(1000 if nbytes <= 1 << 22 else 200)]
@@ -89,7 +92,7 @@ def row(comm, call, nbytes, is_shared, seconds):
         if comm.broadcast(np.array([time.perf_counter() > end]))[0]:
             break
     times = {name: statistics.median(found) for name, found in slices.items()}
-    best = min(FIXED, key=times.get)
+    best = min(fixed, key=times.get)
     programs = shipped.stats()["programs"]
     for group in groups.values():
         group.close()

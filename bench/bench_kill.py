@@ -229,7 +229,9 @@ def row(name, title, python, repeats, seconds):
 
 
 def has(python, module):
-    done = subprocess.run([python, "-c", f"import {module or 'os'}"], capture_output=True, check=False)
+    # Not in a checkout, whose shmring/ need not be compiled.
+    here = Path(__file__).parent
+    done = subprocess.run([python, "-c", f"import {module or 'os'}"], capture_output=True, check=False, cwd=here)
     return done.returncode == 0
 
 

@@ -66,6 +66,9 @@ class Internals:
     """How outboxes and pair queues are written: 0 by ordinary stores, 1 by non-temporal ones, 2 by ordinary
     ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1:
     learned."""
+    direct: int = _setting(-1, lambda n: n in (-1, 0, 1), "1, 0, or -1 for automatic")
+    """Whether large collectives access shared arrays directly: 1 yes; 0 no, they are staged as on private arrays,
+    except those into one result of all ranks; -1: learned."""
     past_cache_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
     """Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
     if each has); -1: the size of the last-level cache."""

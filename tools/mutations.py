@@ -32,7 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # The tests of a room; quick ones first, since the first failure ends a run.
 TESTS = {
     "plan": ["tests/unit/plan"],
-    "nodes": ["tests/unit/nodes"],
+    "nodes/plan": ["tests/unit/nodes"],
+    "nodes": ["tests/unit/nodes", "tests/mpi"],  # needs mpi4py
     "bootstrap": ["tests/unit/bootstrap", "tests/multiproc/watch/test_hang_accounts.py", "tests/multiproc/bootstrap"],
     "placement": ["tests/unit/placement"],
     "memory": ["tests/unit/memory"],

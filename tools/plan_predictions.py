@@ -1,4 +1,4 @@
-"""Predicted times of flat and hierarchical plans on modelled machines: table and plot of docs/placement.md."""
+"""Predicted times of flat and hierarchical plans on modelled machines, for docs/maintainers/predicted-times.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Store runs of the benchmark with the package, for `shmring bench` to print beside a run of its user.
 
-    shmring bench --json collectives.json && shmring bench --channels --json channels.json
+    shmring bench --json collectives.json
+    shmring bench --channels --json channels.json
     python tools/stored_run.py collectives.json channels.json
 """
 

@@ -169,7 +169,7 @@ static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
     p->began_ns = now;
     p->spin_until_ns = now + spin_budget(s);
     p->check_at_ns = now + LONGEST_SPIN_NS;
-    /* A waiter whose waits are long is not woken by several short ticks in each of them. */
+    /* A waiter with long waits is not woken by several short ticks in each of them. */
     if (s->spin && s->spin->halvings == MOST_HALVINGS && p->tick_ns < s->tick_ns) p->tick_ns = s->tick_ns;
     if (p->timeout_ns < 0) return;
     if (p->deadline_ns == 0) p->deadline_ns = p->timeout_ns < INT64_MAX - now ? now + p->timeout_ns : INT64_MAX;

@@ -1,4 +1,4 @@
-/* The moment some nanoseconds from now at which a wait ends, by a clock that cannot be set where glibc waits by one. */
+/* The moment at which a wait of so many nanoseconds ends, by a clock that cannot be set where glibc waits by one. */
 #ifndef SHMRING_MOMENT_H
 #define SHMRING_MOMENT_H
 

@@ -15,7 +15,7 @@ cdef enum:
 cdef enum state_t:
     UNKNOWN = 0
     PROBED = 1         # a few calls have shown that it is not far slower
-    WON = 2            # a trial was won by little, and is to be repeated
+    WON = 2            # a trial was won by little, and will be repeated
 
 cdef enum:
     LEAST_TIMED = 4    # calls before a trial, and at its end, whose least times are compared
@@ -33,7 +33,7 @@ cdef bint is_sound(learner_t *l) noexcept nogil
 cdef dict tried_us(learner_t *l, int dimension, tuple names)
 
 
-# Whether that call is to be timed by the rank that decides.
+# Whether the rank that decides times that call.
 cdef inline bint is_timed(learner_t *l, uint64_t call) noexcept nogil:
     return l.timed_from <= call < l.timed_to
 

@@ -305,7 +305,7 @@ cdef class Learner:
 
     @property
     def is_timed(self):
-        """Whether the call that was begun last is to be timed."""
+        """Whether the call that was begun last will be timed."""
         return is_timed(&self.l, self.l.calls - 1)
 
     def note(self, int64_t inside_ns, int64_t whole_ns):

@@ -45,7 +45,7 @@ _at_exit: list[Callable[[], None]] = []
 _exiting_thread: int | None = None
 _has_ended_calls = False
 
-LAST_WORDS_S = 0.2      # at exit, for threads whose calls were ended, to print their errors
+LAST_WORDS_S = 0.2      # at exit, for threads with calls that were ended, to print their errors
 
 
 def track(thing: Tracked, stage: Stage) -> None:

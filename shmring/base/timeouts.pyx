@@ -3,6 +3,7 @@
 import time
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.limits cimport INT_MAX, INT_MIN
 from cpython.number cimport PyNumber_Index
 
 
@@ -72,6 +73,10 @@ cdef int64_t checked_part(object count, int64_t whole) except -1:
 
 # ---- ranks and tags --------------------------------------------------------------------------------------------------
 
-cdef int refuse_int(object number, str name, int most) except -1:
-    """Raise that ``number`` is not from 0 to ``most``."""
-    raise ValueError(f"{name}={PyNumber_Index(number)}: must be from 0 to {most}")
+cdef int any_int_of(object number, str name, int most) except? -2:
+    """See `int_of`: of an int of any size, or what has ``__index__``."""
+    cdef int overflow
+    cdef long long n = PyLong_AsLongLongAndOverflow(number, &overflow)
+    if overflow or not INT_MIN <= n <= INT_MAX:
+        raise ValueError(f"{name}={PyNumber_Index(number)}: must be from 0 to {most}")
+    return <int> n

@@ -16,7 +16,7 @@ from .report import Verdict
 from .runner import Row
 
 FILE = Path(__file__).with_name("stored_run.json")
-WHERE = {"mpich": "mpi4py", "openmpi": "mpi4py", "intelmpi": "mpi4py", "gloo": "torch", "torch-shmring": "torch"}
+WHERE = {"mpich": "mpi4py", "openmpi": "mpi4py", "intelmpi": "mpi4py", "gloo": "torch"}
 WIDTHS = (9, 17, 15, 8, 24, 24)
 
 
@@ -77,7 +77,7 @@ def left_out(
     known = {name for row in stored()["rows"] if row["op"] in {one.op for one in rows} for name in row["us"]}
     names = {one.name.partition("@")[0] for one in found}
     for name in sorted(known - names - set(problems)):
-        if not _is_ours(name) or name in WHERE:
+        if not _is_ours(name):
             lines.append(f"{name}: no Python here has {WHERE.get(name, name)}; --python LABEL=PATH looks in another")
     for name in (one.name for one in found):
         reasons = {row.results[name].problem for row in rows if name in row.results and not row.results[name].us}

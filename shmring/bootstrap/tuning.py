@@ -56,6 +56,7 @@ COMPARED = (
     "latency_us",
     "touch_gbs",
     "stores",
+    "direct",
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.util
 import statistics
 import sys
 
@@ -16,7 +15,7 @@ from shmring.placement.cpus import usable_processors
 
 from . import _training
 from ._training import Report, Settings, run_rank
-from .arguments import count, plot_file, ranks, whole_number
+from .arguments import count, ranks, whole_number
 from .progress import show
 
 ENOUGH = 0.95
@@ -26,27 +25,15 @@ _SHADES = " .:-=+*#%@"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the demo to ``parser``."""
-    parser.add_argument(
-        "-n",
-        "--ranks",
-        type=ranks,
-        default=None,
-        metavar="N",
-        help=f"processes that train together (default: one for each usable processor, 2 to {MOST_BY_DEFAULT})",
-    )
+    processes = f"processes that train together (default: one for each usable processor, 2 to {MOST_BY_DEFAULT})"
+    parser.add_argument("-n", "--ranks", type=ranks, metavar="N", help=processes)
     parser.add_argument("--epochs", type=count, default=20, metavar="N", help="passes over the data (default: 20)")
     parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of weights and batches (default: 0)")
-    parser.add_argument(
-        "--plot", type=plot_file, metavar="FILE", help="draw the loss curve into FILE; needs matplotlib"
-    )
     parser.add_argument("--quiet", action="store_true", help="print only failures")
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the demo; 0 if every check passed, 1 if one failed, 2 if the arguments are invalid."""
-    if args.plot and importlib.util.find_spec("matplotlib") is None:
-        print("shmring demo: --plot needs matplotlib; `pip install matplotlib` installs it", file=sys.stderr)
-        return 2
     nranks = args.ranks or min(MOST_BY_DEFAULT, max(2, int(usable_processors())))
     settings = Settings(args.epochs, args.seed)
 
@@ -60,10 +47,6 @@ def main(args: argparse.Namespace) -> int:
         _print_digits(report)
         _print_checks(checks)
         _print_times(report, nranks)
-    if args.plot:
-        _plot(report, args.plot)
-        if not args.quiet:
-            print(f"\nThe loss curve is in {args.plot}.")
     failed = [text for held, text in checks if not held]
     for text in failed:
         print(f"shmring demo: failed: {text}", file=sys.stderr)
@@ -158,24 +141,3 @@ def _us(nanoseconds: float) -> str:
 
 def _plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
-
-
-def _plot(report: Report, file: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")  # draws into files; needs no display
-    from matplotlib import pyplot
-
-    losses = report.trained.losses
-    nsteps_epoch = len(losses) // len(report.trained.accuracies)
-    figure, left = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    left.semilogy(losses, color="tab:blue", linewidth=0.8)
-    left.set_xlabel("step")
-    left.set_ylabel("loss of the batch", color="tab:blue")
-    right = left.twinx()
-    steps = nsteps_epoch * np.arange(1, len(report.trained.accuracies) + 1)
-    right.plot(steps, report.trained.accuracies, color="tab:orange", marker=".")
-    right.set_ylabel("test accuracy", color="tab:orange")
-    left.set_title(f"{len(report.digests)} ranks learn to read digits")
-    figure.savefig(file)
-    pyplot.close(figure)

@@ -6,8 +6,8 @@ from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
 
-# One small collective, as data: the message that this rank writes, the ranks whose messages it reads, the part of each
-# that it takes, and whether these parts are reduced or placed side by side.
+# One small collective, as data: the message that this rank writes, the ranks that it reads from, the part of each
+# message that it takes, and whether these parts are reduced or placed side by side.
 ctypedef struct eager_t:
     uint64_t signature
     const char *payload            # NULL: this rank writes nothing

@@ -13,7 +13,7 @@ from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team
 from shmring.engine.variants cimport variants_t
 from shmring.sync.backoff cimport patience_t
-from shmring.sync.turn cimport FREE_THREADED, turn_t
+from shmring.sync.turn cimport FREE_THREADED, give_turn, take_turn, turn_t
 
 cdef enum:
     BUSY = -1           # of `Engine.take_from_stores`
@@ -73,8 +73,21 @@ cdef class Engine:
     cdef int point_at_outboxes(self, int rank, int size) except -1
     cdef int set_variants(self, int size) except -1
 
-    cdef int enter(self) except -1
-    cdef void leave(self) noexcept
+    cdef inline int enter(self) except -1:
+        """Begin a call: wait for the asynchronous work submitted before it, raise if the communicator is unusable, and
+        take the turn."""
+        if self.has_backlog:
+            self.progress.drain()
+        if self.is_closed or self.is_inherited or is_troubled(self):
+            self.refuse()
+        if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or is_troubled(self)):
+            self.leave()      # so that the next waiting thread raises, too
+            self.refuse()
+        return 0
+
+    cdef inline void leave(self) noexcept:
+        give_turn(&self.turn, self.turn_queue)
+
     cdef int take_from_stores(self, const memory_t *ranges, int n) except -2
     cdef void give_back(self, int taken) noexcept
     cdef int busy(self, turn_t *turn) except -2

@@ -172,7 +172,9 @@ cdef class Engine:
         self.variants.learns_stores = stores < 0
         self.variants.learns_output = self.config.internals.past_cache_nbytes < 0
         self.variants.learns_threads = self.config.internals.split_nbytes < 0
+        self.variants.learns_path = self.config.internals.direct < 0
         self.variants.stores = stores if 0 <= stores < EXCHANGED else 0
+        self.variants.path = self.config.internals.direct == 0
         # More ranks than two store more copies of each result.
         self.variants.exchanges = stores == EXCHANGED or (stores < 0 and size == 2)
         return 0
@@ -200,21 +202,6 @@ cdef class Engine:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
 
     # ---- turns: one thread at a time ----
-
-    cdef int enter(self) except -1:
-        """Begin a call: wait for the asynchronous work submitted before it, raise if the communicator is unusable, and
-        take the turn."""
-        if self.has_backlog:
-            self.progress.drain()
-        if self.is_closed or is_troubled(self) or self.is_inherited:
-            self.refuse()
-        if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or is_troubled(self)):
-            self.leave()      # so that the next waiting thread raises, too
-            self.refuse()
-        return 0
-
-    cdef void leave(self) noexcept:
-        give_turn(&self.turn, self.turn_queue)
 
     cdef int take_from_stores(self, const memory_t *ranges, int n) except -2:
         """Take the turns for a thread that replaces the pages of n ranges of memory, and then calls `give_back` with

@@ -29,14 +29,14 @@ enum { OF_NO_RANK, OF_ROOT, OF_ALL };
 
 typedef struct {
     const char *name;
-    char inputs;         /* the ranks whose x is read */
-    char outputs;        /* the ranks whose out is written */
+    char inputs;         /* ranks that contribute x */
+    char outputs;        /* ranks that get out */
     char blocks_in;      /* x has one block for each rank */
     char blocks_out;     /* out has one block from each rank */
     char takes_counts;   /* the blocks may differ in size */
     char takes_op;       /* it reduces */
-    char shared_inputs;  /* on shared arrays: the ranks whose x other ranks load from */
-    char shared_outputs; /* on shared arrays: the ranks whose out other ranks store into */
+    char shared_inputs;  /* on shared arrays: x of these ranks is loaded by others */
+    char shared_outputs; /* on shared arrays: out of these ranks is stored by others */
 } shmring_kind;
 
 static const shmring_kind KINDS[KIND_END] = {

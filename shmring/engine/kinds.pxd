@@ -29,14 +29,14 @@ cdef extern from "engine/kinds.h" nogil:
 
     ctypedef struct shmring_kind:
         const char *name
-        char inputs            # the ranks whose x is read
-        char outputs           # the ranks whose out is written
+        char inputs            # ranks that contribute x
+        char outputs           # ranks that get out
         bint blocks_in
         bint blocks_out
         bint takes_counts
         bint takes_op
-        char shared_inputs     # on shared arrays: the ranks whose x other ranks load from
-        char shared_outputs    # on shared arrays: the ranks whose out other ranks store into
+        char shared_inputs     # on shared arrays: x of these ranks is loaded by others
+        char shared_outputs    # on shared arrays: out of these ranks is stored by others
 
     const shmring_kind *KIND "KINDS"      # by code
 

@@ -15,7 +15,7 @@ cdef enum:
 
 # ---- timelines ----
 
-# Times are nanoseconds of CLOCK_MONOTONIC. The same in `shmring.watch.timeline`.
+# Times are nanoseconds of CLOCK_MONOTONIC. `shmring.watch.timeline` has the same layout.
 ctypedef struct record_t:
     uint64_t start_ns
     uint64_t end_ns        # 0 while the call is under way

@@ -130,8 +130,9 @@ cdef uint64_t own_signature(engine_t *e, uint64_t round) noexcept nogil:
 cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
     """Report that ``peer`` made another call in ``round``, which this rank has not consumed, or in an earlier round.
 
-    A root does not wait for other ranks. So two ranks that both believe they are the root go on, and the mismatch is
-    found later by the histories, possibly by a third rank. So the rounds that are kept are compared with all ranks'.
+    A root does not wait for other ranks. So two ranks that are each the root of their own call go on, and the
+    mismatch is found later by the histories, possibly by a third rank. So the rounds that are kept are compared with
+    all ranks'.
     """
     cdef uint64_t theirs = signature_of(e, peer, round)
     if theirs != mine:

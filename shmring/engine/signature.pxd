@@ -12,9 +12,9 @@
 # Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
 #
 # Ranks compare the signature mixed with the history of all collectives before (`remember_call` in engine/rounds.pxd):
-# two ranks that both believe they are the root read no message of each other, so the next call finds the mismatch.
+# two ranks that are each the root of their own call read no message of each other: the next call finds the mismatch.
 #
-# The packing is exact but for these digests (two ranks whose counts differ pass for equal once in 2^36 times), so
+# The packing is exact but for these digests (different counts pass for equal once in 2^36 times), so
 # `explain` turns a signature back into text.
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -13,13 +13,15 @@ cdef enum:
 ctypedef struct variants_t:
     call_learner_t *learners
     uint32_t ntenants              # calls that were ever given a learner
-    # How calls begin of which nothing is known; the second is equal on all ranks.
+    # How calls begin of which nothing is known; all but the first are equal on all ranks.
     int stores
     bint exchanges
+    int path                       # of shared arrays
     # What is not set by hand.
     bint learns_stores
     bint learns_output
     bint learns_threads
+    bint learns_path
 
 
 cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil

@@ -46,7 +46,7 @@ cdef call_learner_t *find_learner(engine_t *e, variants_t *v, program_t *program
             found = each
     program.learner = <uint32_t> (found - v.learners)
     v.ntenants += 1
-    guess = with_alternative(0, alternative(STORES, v.stores))
+    guess = with_alternative(with_alternative(0, alternative(STORES, v.stores)), alternative(PATH, v.path))
     if v.exchanges and not is_own:
         guess = with_alternative(guess, alternative(SCHEDULE, program.exchange))
     if is_own:

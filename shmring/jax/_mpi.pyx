@@ -6,8 +6,8 @@ imported, and `MPIABI_Init_thread` (``jax/mpitrampoline.h``) imports it when JAX
 A communicator of MPI is a `clique_t`. If it could not be made, or a call on it has failed, it keeps the reason, and
 each further call returns that. XLA ignores what Comm_split returns, and shows the text of an operation's error.
 
-A send or receive is only noted by Isend and Irecv, and made by Wait: XLA waits at once for what it has posted, and a
-receive with a send beside it is one sendrecv, which needs no GIL.
+A receive is only noted by Irecv, and made by its Wait, without the GIL: XLA waits at once for what it has posted. A
+Wait for anything else posts it before, as Irecv would have.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t
@@ -51,13 +51,14 @@ ctypedef struct clique_t:
 ctypedef struct pending_t:
     pending_t *next
     clique_t *clique
-    const void *x           # of a send
-    void *out               # of a receive; NULL: a send
+    shmring_request *request      # of the table
+    void *out                     # with the next four: of a receive that is noted
     int count
     int dtype
-    int peer
+    int src
     int tag
-    bint is_over
+    bint is_noted
+    bint has_failed               # with a call on its clique; no more in the list
 
 cdef extern from *:
     """
@@ -179,6 +180,7 @@ cdef public int MPIABI_Comm_free(uintptr_t *comm) noexcept nogil:
     cdef clique_t *clique = <clique_t *> comm[0]
     if comm[0] == SHMRING_MPI_COMM_NULL or comm[0] == SHMRING_MPI_COMM_WORLD or not Py_IsInitialized():
         return SHMRING_MPI_SUCCESS
+    give_up(clique)
     if clique.comm != NULL:
         api.comm_close(clique.comm)
         api.comm_release(clique.comm)
@@ -199,6 +201,12 @@ cdef int conclude(clique_t *clique, int code) noexcept nogil:
     clique.problem = strdup(shmring_mpi_text)
     api.comm_abort(clique.comm, clique.problem)      # no effect on a communicator that is broken or closed
     return code
+
+
+cdef int refuse(clique_t *clique, const char *text) noexcept nogil:
+    """End an operation whose arguments are not supported: an error of this call alone."""
+    shmring_mpi_count(&shmring_mpi_nended)
+    return shmring_mpi_fail(text)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -257,10 +265,13 @@ cdef public int MPIABI_Allreduce(const void *x, void *out, int count, uintptr_t 
 
 cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *counts, uintptr_t dtype, uintptr_t op,
                                       uintptr_t comm) noexcept nogil:
-    """All counts are the same in XLA."""
     cdef clique_t *clique = begin(comm)
+    cdef int rank
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
+    for rank in range(clique.size):
+        if counts[rank] != counts[0]:
+            return refuse(clique, "shmring: MPI_Reduce_scatter with counts that differ, which JAX does not make")
     return conclude(clique, shmring_reduce_scatter(api, clique.comm, x, out, counts[0], dtype_of(dtype), op_of(op),
                                                    SHMRING_DEFAULT_TIMEOUT))
 
@@ -270,6 +281,8 @@ cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
+    if out_count != count or dtype_of(out_dtype) != dtype_of(dtype):
+        return refuse(clique, "shmring: MPI_Allgather with another count or type of the output, which JAX does not make")
     return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, dtype_of(dtype),
                                                SHMRING_DEFAULT_TIMEOUT))
 
@@ -288,86 +301,101 @@ cdef public int MPIABI_Sendrecv(const void *x, int count, uintptr_t dtype, int d
 
 cdef public int MPIABI_Isend(const void *x, int count, uintptr_t dtype, int dst, int tag, uintptr_t comm,
                              uintptr_t *request) noexcept nogil:
-    return post(comm, x, NULL, count, dtype, dst, tag, request)
-
-
-cdef public int MPIABI_Irecv(void *x, int count, uintptr_t dtype, int src, int tag, uintptr_t comm,
-                             uintptr_t *request) noexcept nogil:
-    return post(comm, NULL, x, count, dtype, src, tag, request)
-
-
-cdef int post(uintptr_t comm, const void *x, void *out, int count, uintptr_t dtype, int peer, int tag,
-              uintptr_t *request) noexcept nogil:
-    """Note a send of `x` or a receive into `out`, last in the list of this thread."""
-    cdef clique_t *clique = clique_of(comm)
-    cdef pending_t *made
-    cdef pending_t **place = <pending_t **> &shmring_mpi_pending
+    cdef pending_t *made = note(comm)
+    cdef clique_t *clique = NULL if made == NULL else begin(comm)
+    cdef int code = SHMRING_MPI_ERR_OTHER
     request[0] = 0
-    if clique == NULL:
-        return SHMRING_MPI_ERR_OTHER
-    made = <pending_t *> calloc(1, sizeof(pending_t))
-    if made == NULL:
-        return shmring_mpi_fail("shmring: no memory for a message")
-    made.clique = clique
-    made.x = x
-    made.out = out
-    made.count = count
-    made.dtype = dtype_of(dtype)
-    made.peer = peer
-    made.tag = tag
-    while place[0] != NULL:
-        place = &place[0].next
-    place[0] = made
+    if clique != NULL:
+        code = conclude(clique, api.isend(clique.comm, x, count, dtype_of(dtype), dst, tag, &made.request))
+    if code:
+        give_up(clique)
+        free(made)
+        return code
+    append(made)
     request[0] = <uintptr_t> made
     return SHMRING_MPI_SUCCESS
 
 
-cdef public int MPIABI_Wait(uintptr_t *request, void *status) noexcept nogil:
-    """Make the send or receive, together with the first of the other kind; after an error no other is waited for."""
-    cdef pending_t *own = <pending_t *> request[0]
-    cdef pending_t *other
+cdef public int MPIABI_Irecv(void *x, int count, uintptr_t dtype, int src, int tag, uintptr_t comm,
+                             uintptr_t *request) noexcept nogil:
+    cdef pending_t *made = note(comm)
+    request[0] = <uintptr_t> made
+    if made == NULL:
+        return SHMRING_MPI_ERR_OTHER
+    made.out, made.count, made.dtype, made.src, made.tag = x, count, dtype_of(dtype), src, tag
+    made.is_noted = True
+    append(made)
+    return SHMRING_MPI_SUCCESS
+
+
+cdef pending_t *note(uintptr_t comm) noexcept nogil:
+    cdef clique_t *clique = clique_of(comm)
+    cdef pending_t *made = NULL
+    if clique != NULL:
+        made = <pending_t *> calloc(1, sizeof(pending_t))
+        if made == NULL:
+            shmring_mpi_fail("shmring: no memory for a message")
+        else:
+            made.clique = clique
+    return made
+
+
+cdef void append(pending_t *made) noexcept nogil:
     cdef pending_t **place = <pending_t **> &shmring_mpi_pending
-    cdef int code = SHMRING_MPI_SUCCESS
+    while place[0] != NULL:
+        place = &place[0].next
+    place[0] = made
+
+
+cdef public int MPIABI_Wait(uintptr_t *request, void *status) noexcept nogil:
+    cdef pending_t *own = <pending_t *> request[0]
+    cdef pending_t **place = <pending_t **> &shmring_mpi_pending
+    cdef clique_t *clique
+    cdef int code = SHMRING_MPI_ERR_OTHER
     request[0] = 0
     if own == NULL:
         return SHMRING_MPI_SUCCESS
-    if not own.is_over:
-        other = <pending_t *> shmring_mpi_pending
-        while other != NULL and (other.is_over or other.clique != own.clique
-                                 or (other.out == NULL) == (own.out == NULL)):
-            other = other.next
-        code = make(own, other) if own.out == NULL else make(other, own)
-    while place[0] != NULL:
-        if place[0] == own or (code and place[0].clique == own.clique):
-            drop(place)
-        else:
+    if own.has_failed:
+        free(own)
+        return shmring_mpi_fail("shmring: another call on the communicator of this message has failed")
+    clique = begin(<uintptr_t> own.clique)
+    if clique != NULL:
+        code = conclude(clique, complete(own))
+    if code:
+        give_up(own.clique)
+    else:
+        while place[0] != own:
             place = &place[0].next
+        place[0] = own.next
+    free(own)
     return code
 
 
-cdef int make(pending_t *send, pending_t *receive) noexcept nogil:
-    """Send, receive, or both; one of them may be NULL. Blocks."""
-    cdef clique_t *clique = begin(<uintptr_t> (send.clique if send != NULL else receive.clique))
-    cdef int code
-    if clique == NULL:
-        return SHMRING_MPI_ERR_OTHER
-    if receive == NULL:
-        code = api.send(clique.comm, send.x, send.count, send.dtype, send.peer, send.tag, SHMRING_DEFAULT_TIMEOUT)
-    elif send == NULL:
-        code = api.recv(clique.comm, receive.out, receive.count, receive.dtype, receive.peer, receive.tag,
-                        SHMRING_DEFAULT_TIMEOUT, NULL)
-    else:
-        code = api.sendrecv(clique.comm, send.x, send.count, send.dtype, send.peer, send.tag, receive.out,
-                            receive.count, receive.dtype, receive.peer, receive.tag, SHMRING_DEFAULT_TIMEOUT, NULL)
-    if send != NULL:
-        send.is_over = True
-    if receive != NULL:
-        receive.is_over = True
-    return conclude(clique, code)
+cdef int complete(pending_t *own) noexcept nogil:
+    """Make the send or receive. Receives that are noted come first: those before a receive may be for the same
+    message, and a send may wait for a rank that waits for any of them."""
+    cdef pending_t *other = <pending_t *> shmring_mpi_pending
+    cdef int is_over = 0
+    cdef int code = 0 if own.is_noted else api.test(&own.request, &is_over, NULL)
+    while not (code or is_over or other == NULL or (own.is_noted and other == own)):
+        if other.clique == own.clique and other.is_noted:
+            code = api.irecv(own.clique.comm, other.out, other.count, other.dtype, other.src, other.tag, &other.request)
+            other.is_noted = False
+        other = other.next
+    if code or is_over:
+        return code
+    if own.is_noted:
+        return api.recv(own.clique.comm, own.out, own.count, own.dtype, own.src, own.tag, SHMRING_DEFAULT_TIMEOUT, NULL)
+    return api.wait(&own.request, SHMRING_DEFAULT_TIMEOUT, NULL)
 
 
-cdef void drop(pending_t **place) noexcept nogil:
-    """Take one out of the list, and free it."""
-    cdef pending_t *dropped = place[0]
-    place[0] = dropped.next
-    free(dropped)
+cdef void give_up(clique_t *clique) noexcept nogil:
+    """Take all sends and receives of a clique that has failed out of this thread's list; `MPIABI_Wait` frees them."""
+    cdef pending_t **place = <pending_t **> &shmring_mpi_pending
+    while place[0] != NULL:
+        if place[0].clique == clique:
+            place[0].has_failed = True
+            api.wait(&place[0].request, 0, NULL)
+            place[0] = place[0].next
+        else:
+            place = &place[0].next

@@ -36,8 +36,8 @@ typedef int64_t VI64 __attribute__((vector_size(VB)));
 typedef float VF32 __attribute__((vector_size(VB)));
 typedef double VF64 __attribute__((vector_size(VB)));
 
-/* 16-bit floats take twice the room once widened. Which lane of which half an element lands in is the business of
- * widen and narrow alone: they agree, and everything in between works lane by lane. */
+/* 16-bit floats take twice the room once widened. Only widen and narrow know in which lane of which half an
+ * element lies: they agree, and everything in between works lane by lane. */
 typedef struct {
     VF32 one, two;
 } PAIR;

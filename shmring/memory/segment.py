@@ -123,7 +123,7 @@ class Segment:
 
         Raises `OutOfSharedMemoryError` if there is no room; the range then stays as it was.
         """
-        if self.descriptor < 0 or self.mapping.closed:
+        if self.descriptor == -1 or self.mapping.closed:
             raise ClosedError(f"segment {self.name} has no sparse range to reserve, or is closed")
         if self._place is not None:
             self._place(self.mapping, offset, nbytes)

@@ -33,7 +33,7 @@ from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, REC
                                    request_of, wait_t)
 from shmring.sync.backoff cimport FRESH, deadline_of, left_until, patience_t
 from shmring.sync.group cimport READY, UNREADY
-from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
+from shmring.sync.long_waits cimport is_note_due, notes_t
 from shmring.sync.turn cimport PyThreadState, drop_gil, give_shared_turn, retake_gil, take_shared_turn
 
 from shmring.base.unraisable import report_unraisable
@@ -428,7 +428,7 @@ cdef class PointToPoint(Messages):
             if not sleeps or not self.engine.is_usable():
                 break
             if is_note_due(&notes, wait.began_ns):
-                note_wait(self, peer, wait.began_ns)
+                self.progress.note_wait(peer, wait.began_ns)
             if self.take(a, peer, tag, 1, found):
                 return self.pull_taken(&wait.patience, found)
             if has_news:      # a message that does not match
@@ -494,10 +494,3 @@ cdef void run_callbacks(list finished) noexcept:
                 callback(r)
             except BaseException as error:
                 report_unraisable(error, callback)
-
-
-cdef void note_wait(PointToPoint p, int peer, int64_t began_ns) noexcept nogil:
-    """Write a note of a long wait of a thread without the GIL."""
-    with gil:
-        source = "any rank" if peer == ANY else f"rank {peer}"
-        write_note(f"rank {p.rank} of {p.engine.name} waits for a message from {source}", began_ns)

@@ -1,6 +1,7 @@
 # Progress of the requests of one rank: waiting, sleeping, giving up.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
+from shmring._c.atomics cimport store_relaxed_u64
 from shmring.engine.engine cimport Engine, count_visitor
 from shmring.engine.signature cimport pack_signature
 from shmring.sync.turn cimport give_turn, take_turn
@@ -39,7 +40,13 @@ cdef class Progress:
     cdef int give_up(self, list requests, str raised) except -1
     cdef int before_sleep(self, wait_t *wait, uint64_t what) noexcept nogil
     cdef bint sleep_free(self, wait_t *wait) noexcept nogil
-    cdef void end_waits(self) noexcept nogil
+    cdef void note_wait(self, int peer, int64_t began_ns) noexcept nogil
+    cdef inline void end_waits(self) noexcept nogil:
+        """This rank awaits nothing any longer. The communicator may be closed."""
+        if self.awaiting_is_posted:
+            self.awaiting_is_posted = False
+            if not self.engine.is_closed:      # a signal handler may have closed it
+                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
 
     cdef int poll(self, wait_t *wait, bint only_dead) except -1
     cdef bytes sleep_one_tick(self, wait_t *wait, bytes place)

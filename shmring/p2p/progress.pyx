@@ -125,12 +125,12 @@ cdef class Progress:
         store_relaxed_u64(&self.engine.c.own.awaiting, what)
         return UNREADY
 
-    cdef void end_waits(self) noexcept nogil:
-        """This rank awaits nothing any longer. The communicator may be closed."""
-        if self.awaiting_is_posted:
-            self.awaiting_is_posted = False
-            if not self.engine.is_closed:      # a signal handler may have closed it
-                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
+    cdef void note_wait(self, int peer, int64_t began_ns) noexcept nogil:
+        """Write a note of a long wait of a thread without the GIL."""
+        with gil:
+            source = "any rank" if peer == ANY else f"rank {peer}"
+            write_note(f"rank {self.engine.c.group.rank} of {self.engine.name} waits for a message from {source}",
+                       began_ns)
 
     cdef bytes sleep_one_tick(self, wait_t *wait, bytes place):
         """Sleep without the turn until something may have arrived, then run Python's signal handlers. Returns

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .steps import ALL, IN, OUT, SLOT, Await, AwaitRelease, Claim, Copy, Operand, Plan, Publish, Reduce, Release
+from .steps import ALL, IN, OUT, SLOT, Affine, Await, AwaitRelease, Claim, Copy, Operand, Plan, Publish, Reduce, Release
 
 
 class Cost(NamedTuple):
@@ -117,4 +117,4 @@ def _same(plan: Plan, dst: Operand, src: Operand) -> bool:
     own = dst.rank == src.rank == plan.rank and dst.space is OUT and src.space is IN
     if not own or plan.in_place is None:
         return False
-    return dst.offset.start == src.offset.start + plan.in_place and dst.offset.step == src.offset.step
+    return dst.offset == Affine(src.offset.start + plan.in_place, src.offset.step)

@@ -65,13 +65,13 @@ cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil
 # Whether no process has taken the other end, and none can.
 cdef bint is_vacant(watch_t *w) noexcept nogil
 
-# The same for some hundred nanoseconds, with the GIL: READY or UNREADY.
+# As `await_any`, but for a few hundred nanoseconds and with the GIL: READY or UNREADY.
 cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil
 
 # Whether a pipe or socket has no process at its other end.
 cdef bint hangs_up(int descriptor) noexcept nogil
 
-# The same for one counter, at once: READY, GONE or LATE.
+# Whether one counter has come, without waiting: READY, GONE or LATE.
 cdef int look_once(awaited_t *a) noexcept nogil
 
 # The driver of every wait with a timeout: take a step without the GIL, let Python handle signals, and again, until the

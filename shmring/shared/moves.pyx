@@ -50,7 +50,7 @@ def _claim(list ranges, list claimed):
 
 
 def disclaim(list ranges):
-    """Give up claims; those that do not exist have no effect."""
+    """Give up claims, and take them out of the list."""
     turn.run(_disclaim, ranges)
 
 
@@ -59,6 +59,7 @@ def _disclaim(list ranges):
         i = bisect_left(_claims, one)
         if _claims[i:i + 1] == [one]:
             del _claims[i]
+    ranges.clear()      # another call may claim them from now on
 
 
 def make_shared(list arrays):
@@ -73,10 +74,11 @@ def make_shared(list arrays):
 def make_private(list arrays, are_mapped):
     """Make arrays private with their present content; ``are_mapped`` as in `MovedArray.unshare`, for each of them.
 
-    Waits, and raises, as `make_shared`: then those before the one that failed are private.
+    Returns those that were shared until then: not what another thread has made private meanwhile. Waits, and raises, as
+    `make_shared`: then those before the one that failed are private.
     """
     try:
-        replace(arrays, are_mapped)
+        return replace(arrays, are_mapped)
     finally:
         release(arrays)
 
@@ -98,13 +100,14 @@ cdef int release(list arrays) except -1:
     return 0
 
 
-cdef int replace(list arrays, are_mapped) except -1:
-    while not turn.run(_attempt, arrays, are_mapped):
+cdef list replace(list arrays, are_mapped):
+    cdef list replaced = []
+    while not turn.run(_attempt, arrays, are_mapped, replaced):
         time.sleep(PAUSE_S)      # signal handlers run
-    return 0
+    return replaced
 
 
-def _attempt(list arrays, are_mapped):
+def _attempt(list arrays, are_mapped, list replaced):
     """Replace the pages, unless a call may store there; whether it was done. ``are_mapped`` is None: share them."""
     cdef list engines = tracked(Stage.ENGINE)
     cdef MovedArray array
@@ -128,8 +131,9 @@ def _attempt(list arrays, are_mapped):
             array = arrays[i]
             if are_mapped is None:
                 array.share()
-            else:
+            elif array.is_registered:
                 array.unshare(are_mapped[i])
+                replaced.append(array)
     finally:
         for i in range(nengines if taken != NULL else 0):
             (<Engine> engines[i]).give_back(max(taken[i], 0))

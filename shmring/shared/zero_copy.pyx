@@ -320,7 +320,8 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
             return e.execute_chosen(j, timeout_ns)
         path = agree(e, s, j, kind, root, timeout_ns)
         if path == ZERO_COPY:
-            extend_offer(&j.learner.learned, values_of(PATH, 2))
+            if e.variants.learns_path:
+                extend_offer(&j.learner.learned, values_of(PATH, 2))
             path = STAGED if is_staged(j) else path
         elif j.learner.learned.offer & values_of(PATH, 2):
             j.is_timed = False      # it could not be made in its variant

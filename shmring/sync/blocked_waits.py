@@ -10,7 +10,7 @@ from shmring.base.program_line import line_of_thread, on_behalf_of
 from shmring.sync.long_waits import WaitNotes, seconds_to_first
 
 _waits: dict[int, tuple[Callable[[], str], WaitNotes]] = {}  # by thread
-_watched_by = 0  # the process whose thread writes the notes: a fork has no threads
+_watched_by = 0  # the process with the thread that writes the notes: a fork has no threads
 
 
 class noted:

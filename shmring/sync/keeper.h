@@ -1,4 +1,4 @@
-/* The keeper: one thread per process whose death, and so the process's, the kernel announces in shared memory.
+/* The keeper: one thread per process. The kernel announces its death, and so the process's, in shared memory.
  *
  * The keeper has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the
  * thread dies, by any cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id.

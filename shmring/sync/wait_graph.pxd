@@ -27,7 +27,7 @@ cdef inline uint64_t awaited_number(uint64_t word) noexcept nogil:
 
 
 cdef inline bint lacks(group_t *g, uint64_t word, int rank) noexcept nogil:
-    """Whether the wait of ``word`` needs ``rank``, whose counter is too small."""
+    """Whether the wait of ``word`` needs ``rank``, and the counter of that rank is too small."""
     return ((awaited_rank(word) == rank or awaited_rank(word) == EVERYONE)
             and load_relaxed_u64(counter_of(g, awaited_counter(word), rank)) < awaited_number(word))
 

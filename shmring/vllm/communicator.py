@@ -1,7 +1,8 @@
 """The collectives of a vLLM group on the communicator of its shmring group.
 
 Eager calls go straight into the engine. In code that `torch.compile` traces they are the custom operators of
-`shmring.torch.ops`, which stay in the graph. A group over several machines is left to `torch.distributed`.
+`shmring.torch.ops` and `shmring.vllm.ops`, which stay in the graph. A group over several machines is left to
+`torch.distributed`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from shmring.launch.named import set_communicator
 from shmring.torch import ops
 from shmring.torch.tensor_calls import all_reduce_
 from shmring.torch.tensor_list import movable
+from shmring.vllm import ops as more_ops
 
 
 class ShmringCommunicator(CpuCommunicator):
@@ -66,12 +68,8 @@ class ShmringCommunicator(CpuCommunicator):
         """Concatenate the tensors of all ranks along ``dim`` on rank ``dst`` of the group; None on the others."""
         if self._comm is None:
             return super().gather(input_, dst, dim)
-        if self.rank_in_group != dst:
-            self._comm.gather(movable(input_), root=dst)
-            return None
-        parts = input_.new_empty((self.world_size, *input_.shape))
-        self._comm.gather(movable(input_), movable(parts), root=dst)
-        return _concatenation(parts, dim)
+        parts = self._make("gather", input_, dst)
+        return _concatenation(parts, dim) if self.rank_in_group == dst else None
 
     def reduce_scatter(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """Sum over all ranks; rank i gets the i-th part along ``dim``."""
@@ -93,7 +91,7 @@ class ShmringCommunicator(CpuCommunicator):
         """Copy the tensor of rank ``src`` of the group into those of the others."""
         if self._comm is None:
             return super().broadcast(tensor, src)
-        self._comm.broadcast(movable(tensor), root=src)
+        self._make("broadcast_", tensor, src)
         return tensor
 
     # ---- with different numbers of rows: experts' tokens ----
@@ -113,9 +111,7 @@ class ShmringCommunicator(CpuCommunicator):
             return self.all_gather(x, 0)
         if len(sizes) != self.world_size or sizes[self.rank_in_group] != x.shape[0]:
             raise ValueError(f"sizes={list(sizes)}: this rank, {self.rank_in_group}, has {x.shape[0]} rows")
-        out = x.new_empty((sum(sizes), *x.shape[1:]))
-        self._direct("all_gatherv").all_gather(movable(x), movable(out), counts=list(sizes))
-        return out
+        return self._make("all_gatherv", x, list(sizes))
 
     def reduce_scatterv(self, input_: torch.Tensor, dim: int = 0, sizes: Sequence[int] | None = None) -> torch.Tensor:
         """Sum over all ranks; rank i gets the next ``sizes[i]`` rows."""
@@ -124,9 +120,14 @@ class ShmringCommunicator(CpuCommunicator):
         rows = input_.movedim(dim, 0).contiguous()
         if len(sizes) != self.world_size or sum(sizes) != rows.shape[0]:
             raise ValueError(f"sizes={list(sizes)}: the tensor has {rows.shape[0]} rows for {self.world_size} ranks")
-        part = rows.new_empty((sizes[self.rank_in_group], *rows.shape[1:]))
-        self._direct("reduce_scatterv").reduce_scatter(rows, part, counts=list(sizes))
-        return part.movedim(0, dim).contiguous()
+        return self._make("reduce_scatterv", rows, list(sizes)).movedim(0, dim).contiguous()
+
+    def _make(self, call: str, x: torch.Tensor, how: int | list[int]) -> Any:
+        """Make a call of `shmring.vllm.ops`: in a graph its operator."""
+        comm = self._direct(call)
+        if is_compiling():
+            return getattr(torch.ops.shmring_vllm, call)(x, how, self._name)
+        return getattr(more_ops, call)(x, how, comm)
 
     def _direct(self, call: str) -> Communicator:
         if self._comm is None:

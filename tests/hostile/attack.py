@@ -35,7 +35,7 @@ from support import harness  # noqa: E402  sets the environment of numerical lib
 
 from script import Script, watch_hooks  # noqa: E402  # isort: skip
 
-KINDS = ("arguments", "states", "cycles", "fork", "handlers", "threads", "ranks")
+KINDS = ("arguments", "states", "cycles", "fork", "handlers", "threads", "ranks", "shares")
 # An interrupt of the hook for errors without a caller is none.
 ERROR_AT_THE_END = re.compile(r"Exception ignored (?!in sys\.unraisablehook)|Fatal Python error")
 LIMIT_S = 20.0

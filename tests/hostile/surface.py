@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from functools import cache
 from types import ModuleType
 
@@ -75,7 +76,8 @@ def exported() -> dict[str, object]:
         module, _, attribute = name.rpartition(".")
         names[name] = getattr(importlib.import_module(module), attribute)
     plain = (BaseException, tuple)  # errors, and records: named tuples have the methods of every tuple
-    is_plain = {name for name, value in names.items() if isinstance(value, type) and issubclass(value, plain)}
+    types = {name: value for name, value in names.items() if isinstance(value, type)}
+    is_plain = {name for name, value in types.items() if issubclass(value, plain) or is_dataclass(value)}
     return {name: value for name, value in names.items() if callable(value) and name not in is_plain}
 
 

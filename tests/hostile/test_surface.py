@@ -1,5 +1,7 @@
 """What the attacks attack is complete: each public name, parameter and special method is reached."""
 
+from dataclasses import is_dataclass
+
 import arguments
 import attack_states
 import surface
@@ -18,7 +20,7 @@ def callables():
 
 def is_plain(value):
     """Whether it is an error or a record, which are not attacked."""
-    return isinstance(value, type) and issubclass(value, (Exception, tuple))
+    return isinstance(value, type) and (issubclass(value, (Exception, tuple)) or is_dataclass(value))
 
 
 def test_no_public_name_is_missing():

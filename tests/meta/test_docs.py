@@ -23,3 +23,8 @@ def test_the_index_lists_every_document():
 def test_links_between_documents_lead_somewhere(page):
     local = [target for target in links(page) if target and "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_merge_is_unfinished(page):
+    assert not re.search(r"^(<{7}|>{7}) ", page.read_text(), re.MULTILINE)

@@ -13,6 +13,7 @@ for _slow in ("torch._dynamo", "torch.export", "torch.testing._internal.optests"
     pytest.importorskip(_slow)  # before the nursery forks, once for all ranks
 
 from shmring.torch import ops, set_communicator  # noqa: E402
+from shmring.vllm import ops as _of_vllm_groups  # noqa: E402, F401  defines operators
 
 pytestmark = pytest.mark.torch
 
@@ -172,3 +173,31 @@ def test_an_exported_program_holds_the_operators_and_can_be_saved(comm):
     loaded = torch.export.load(file)
     held = sorted(str(node.target) for node in loaded.graph.nodes if str(node.target).startswith("shmring."))
     assert (held, torch.equal(loaded.module()(x), Layers()(x))) == (OPERATORS, True)
+
+
+@on_ranks(2, 3)
+def test_the_operators_of_vllm_groups_stay_in_one_graph(comm):
+    set_communicator(comm, "group")
+    own, last, calls = comm.rank, comm.size - 1, torch.ops.shmring_vllm
+    counts = list(range(comm.size))  # rank 0 has no row
+
+    def layer(x):
+        y = x * 2
+        calls.broadcast_(y, last, "group")
+        whole = calls.all_gatherv(x[:own], counts, "group")
+        parts = calls.gather(x, last, "group")  # on the other ranks its result is not used
+        return y, parts if own == last else None, whole, calls.reduce_scatterv(whole + own, counts, "group")
+
+    x = tensor_of(own, 4, 3)
+    xs = [tensor_of(rank, 4, 3) for rank in range(comm.size)]
+    rows = torch.cat([xs[rank][:rank] for rank in range(comm.size)])
+    total = sum(rows + rank for rank in range(comm.size))
+    wanted = (xs[last] * 2, torch.stack(xs) if own == last else None, rows, total.split(counts)[own])
+    for found in (layer(x), torch.compile(layer, fullgraph=True, backend="aot_eager")(x)):
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=0) if other is not None else None
+    checked = {"broadcast_": (x, last), "gather": (x, last), "all_gatherv": (x[:own], counts),
+               "reduce_scatterv": (rows, counts)}  # fmt: skip
+    for name, (given, how) in checked.items():
+        outcome = torch.library.opcheck(getattr(calls, name).default, (given.clone(), how, "group"))
+        assert set(outcome.values()) == {"SUCCESS"}

@@ -15,6 +15,9 @@ pytestmark = pytest.mark.torch
     "block", [block for block in blocks("python") if block.how.endswith(" with torch")], ids=lambda block: block.name
 )
 def test_code_of_a_document(block):
+    if "transformers" in block.code:
+        pytest.importorskip("transformers")
+        pytest.importorskip("accelerate")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SHMRING_SESSION": secrets.token_hex(8)}

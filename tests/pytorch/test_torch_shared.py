@@ -179,6 +179,20 @@ def test_every_way_of_calling_takes_the_memory_of_shared_parameters(rank):
 
 
 @on_group(2)
+def test_messages_that_a_thread_receives_while_their_tensor_is_shared_are_not_lost(rank):
+    comm, messages = dist.group.WORLD.comm, dist.new_group([0, 1])
+    x = torch.zeros(1 << 19, dtype=torch.float64)  # more than a pair queue holds: the thread of the group receives
+    for step in range(1, 41):
+        if rank == 0:
+            work = dist.isend(torch.full_like(x, step), 1, group=messages)
+        else:
+            work = dist.irecv(x, 0, group=messages)
+        comm.share(x).close()
+        work.wait()
+        assert rank == 0 or (x == step).all()
+
+
+@on_group(2)
 def test_what_cannot_be_shared_is_a_type_error(rank):
     with pytest.raises(TypeError, match="DistributedDataParallel"):
         shmring.torch.share_gradients(wide_model())

@@ -93,9 +93,16 @@ def traced(tp):
 
     def layer(x):
         y = tp.all_reduce(x * 2)
-        return tp.all_gather(y + 1, -1), tp.reduce_scatter(y, 0)
+        z = tp.device_communicator.broadcast(y * (own + 1), n - 1)  # that of the group is torch.distributed's
+        gathered = tp.gather(z + own, 1, -1)
+        whole = tp.all_gatherv(x[: sizes[own]], 0, sizes)
+        return (
+            tp.all_gather(y + 1, -1), tp.reduce_scatter(y, 0), z, torch.zeros(0) if gathered is None else gathered,
+            whole, tp.reduce_scatterv(whole + own, 0, sizes),
+        )  # fmt: skip
 
     n, own = tp.world_size, tp.rank_in_group
+    sizes = [rank % n for rank in range(1, n + 1)]  # the last has none
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for seed in range(2):
         x = data(own + seed, (n, 6), torch.float32)

@@ -50,6 +50,7 @@ def settings(seed, run, size):
         "spin_us": dice.choice((-1, -1, 0, 5, 200)),
         "tick_ms": dice.choice((20, 20, 1)),
         "stores": dice.choice((-1, 0, 1, 2, 3)),
+        "direct": dice.choice((-1, 0, 1)),
         "timeout": 60,
     }
 

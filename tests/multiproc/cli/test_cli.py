@@ -145,7 +145,7 @@ BAD_ARGUMENTS = [
     ("bench --plot x.txt", "--plot: 'x.txt' must end in .png, .svg, .pdf"),
     ("demo -n 0", "-n/--ranks: 0 must be at least 1"),
     ("demo --seed=-1", "--seed: -1 must not be negative"),
-    ("demo --plot /no/such/x.png", "there is no folder '/no/such'"),
+    ("bench --plot /no/such/x.png", "there is no folder '/no/such'"),
     ("dance", "invalid choice: 'dance'"),
 ]
 

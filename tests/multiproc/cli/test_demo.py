@@ -1,7 +1,5 @@
 """`shmring demo` trains, checks the result, and reports failures by its exit status."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 from support.command import status_of_command
@@ -30,18 +28,6 @@ def test_a_network_that_learned_too_little_is_a_failure():
 def test_quiet_prints_nothing_when_all_is_well():
     done = run_shmring("demo", "-n", "2", "--quiet", "--seed", "7")
     assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_a_loss_curve_is_drawn_or_matplotlib_is_asked_for(tmp_path):
-    file = tmp_path / "loss.png"
-    is_there = importlib.util.find_spec("matplotlib") is not None
-    options = ("-n", "2", "--epochs", "10", "--quiet", "--plot", str(file))
-    done = run_shmring("demo", *options, status=0 if is_there else 2)
-    if not is_there:
-        assert "--plot needs matplotlib" in done.stderr
-        assert not file.exists()
-    else:
-        assert file.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("options", [["-n", "0"], ["--epochs", "-1"], ["--seed", "-1"], ["-n", "many"]])

@@ -433,6 +433,29 @@ def test_the_end_of_the_communicator_closes_its_shares(comm):
     comm.barrier()
 
 
+def mappings():
+    gc.collect()
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted(line.split()[-1] for line in lines if "shmring" in line and ".so" not in line)
+
+
+@on_ranks(2)
+def test_a_handle_is_closed_though_its_communicator_was_dropped_and_nothing_stays_mapped(comm):
+    x, before = filled(comm), mappings()
+    group = comm.dup()
+    shared = group.share(x)
+    group.all_reduce(x)
+    del group
+    gc.collect()
+    assert is_shared(x)
+    comm.barrier()
+    shared.close()
+    assert not is_shared(x)
+    assert same_bits(x, summed(comm))
+    assert mappings() == before
+    comm.barrier()
+
+
 @on_ranks(2)
 def test_shares_of_a_broken_communicator_are_closed(comm):
     x = filled(comm)

@@ -97,6 +97,24 @@ def test_one_array_is_shared_by_one_communicator_at_a_time(comm):
 
 
 @on_ranks(2)
+def test_threads_may_close_one_handle_at_once(comm):
+    x = np.zeros(COUNT)
+
+    def close_and_store(handle, i, thread):
+        handle.close()
+        assert handle.closed
+        x[thread] = i + 1
+
+    sys.setswitchinterval(1e-5)
+    for i in range(NCALLS):
+        handle = comm.share(x)
+        x[:] = i
+        at_once(*[lambda i=i, thread=thread, handle=handle: close_and_store(handle, i, thread) for thread in range(3)])
+        assert x[:4].tolist() == [i + 1, i + 1, i + 1, i]
+        assert (x[3:] == i).all()
+
+
+@on_ranks(2)
 def test_a_child_forked_meanwhile_has_its_own_memory(comm):
     x = np.zeros(COUNT)
 

@@ -86,6 +86,33 @@ def test_calls_are_staged_on_all_ranks_alike_and_give_the_same_bits(n, way):
         assert 0 in made
 
 
+def directly(comm, kind):
+    """How many of 150 calls were direct, and what the statistics have of them."""
+    comm.array(np.zeros(1)), calls(comm, np.copy, 1)[kind]()  # a private call of the size comes first
+    call = calls(comm, comm.array, 1)[kind]
+    comm.engine.sharing.rooted_nbytes = 0
+    ncalls = nshared(comm, call, 150)
+    return ncalls, [(program["variant"]["path"], "path" in program["tried_us"]) for program in comm.stats()["programs"]]
+
+
+@pytest.mark.parametrize(("direct", "ncalls", "path"), [(1, 150, "direct"), (0, 0, "staged")])
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast", "all_to_all"])
+def test_a_path_that_is_set_is_the_path_of_every_call_and_not_learned(kind, direct, ncalls, path):
+    for found in run_ranks(2, directly, kind, init=SETTINGS | {"direct": direct}):
+        assert found == (ncalls, [(path, False)])
+
+
+def into_one_result_staged(comm):
+    x = comm.array(np.full(COUNT, comm.rank + 1.0, np.float32))
+    result = comm.shared_result((comm.size, COUNT), x.dtype)
+    ncalls = nshared(comm, functools.partial(comm.all_gather, x, result), 20)
+    return ncalls, (result == np.arange(1, comm.size + 1)[:, None]).all()
+
+
+def test_calls_into_one_result_are_direct_whatever_is_set():
+    assert run_ranks(2, into_one_result_staged, init=SETTINGS | {"direct": 0}) == [(20, True)] * 2
+
+
 def stats_after_trials(comm, kind):
     call = calls(comm, comm.array, 1)[kind]
     comm.engine.sharing.rooted_nbytes = 0

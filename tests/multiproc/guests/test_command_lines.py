@@ -72,7 +72,7 @@ NOT_HERE = {
     "a model of vLLM": r"(SHMRING_VLLM=1 )?python -m vllm|export SHMRING_VLLM|python bench/bench_vllm_queue",
     "two machines": r"mpiexec .*--hosts",
     "a build with injection points": r"python tests/faults/report\.py",
-    "minutes of a quiet machine": r"python tools/(watching_pictures|stored_run)|shmring bench --json",
+    "minutes of a quiet machine": r"python tools/(watching_pictures|stored_run)|shmring bench (--channels )?--json",
 }
 
 # Programs of the user.

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shmring.bench import metrics
+from shmring.bench import metrics, stored
 from shmring.bench.competitors import OURS, Competitor, RankLayout
 from shmring.bench.report import Verdict, as_json
 from shmring.bench.runner import Result, Row, Settings
@@ -288,3 +288,46 @@ def test_ours_are_known_by_name_whatever_the_interpreter():
 )
 def test_a_ratio_of_times_is_a_number_of_times_as_fast(ratio, text):
     assert times_text(ratio) == f"{text} times as fast as"
+
+
+def stored_with(monkeypatch, *rows):
+    run = {"shmring": "0.1.0", "machine": "Some Processor", "date": "2026-11-24", "versions": {}, "rows": list(rows)}
+    monkeypatch.setattr(stored, "stored", lambda: run)
+
+
+def test_rows_stand_beside_those_of_the_stored_run_that_have_the_same_call(monkeypatch):
+    row, other = a_row(), a_row(8)
+    row.trip_ns = [100.0] * 3
+    us = {"shmring": 30.0, "gloo": 900.0, "mpich": 60.0}
+    there = {"op": row.op, "dtype": row.dtype, "ranks": row.size, "nbytes": row.nbytes, "trip_us": 0.2, "us": us}
+    stored_with(monkeypatch, there)
+    head, title, heads, only = stored.beside([row, other], FIELD)
+    assert "Some Processor, 2026-11-24" in head
+    assert title == f"  {row.op}, float32, {row.size} processes, microseconds:"
+    assert heads.split() == ["bytes", "trip", "here,", "there", "shmring", "there", "fastest", "other", "there"]
+    assert only.split() == ["1", "MiB", "0.10,", "0.20", "21.0", "30.0", "42.0", "quick", "60.0", "mpich"]
+    stored_with(monkeypatch)
+    assert stored.beside([row], FIELD) == []
+
+
+def test_what_could_not_be_measured_is_named_with_the_reason(monkeypatch):
+    row = a_row()
+    row.trip_ns = [100.0] * 3
+    us = {"shmring": 30.0, "gloo": 900.0, "mpich": 60.0}
+    stored_with(monkeypatch, {"op": row.op, "dtype": "float32", "ranks": 2, "nbytes": 8, "trip_us": 0.2, "us": us})
+    lines = stored.left_out([row], FIELD, {"mpich": "mpiexec is missing"}, RankLayout(2, None, 2))
+    assert "  mpich: mpiexec is missing" in lines
+    assert "  gloo: no Python here has torch; --python LABEL=PATH looks in another" in lines
+    assert any(line.startswith("  wrong: WRONG") for line in lines)
+    assert any("other distances" in line for line in lines)
+    assert "  3 ranks with a processor each: there are 2" in stored.left_out([row], FIELD, {}, RankLayout(3, None, 2))
+
+
+def test_reports_are_stored_in_short():
+    row = {"op": "barrier", "dtype": "float32", "ranks": 2, "nbytes": 0, "round_trip_ns": [100, 120, 140]}
+    results = {"shmring": {"us": [1.0, 2.0], "median_us": 1.2345}, "gloo": {"us": [], "problem": "died"}}
+    gloo = {"name": "gloo", "title": "torch"}
+    report = {"shmring": "9", "competitors": [gloo], "rows": [{**row, "results": results}]}
+    found = stored.condensed([report], "today", "here")
+    del row["round_trip_ns"]
+    assert found["rows"] == [{**row, "trip_us": 0.12, "us": {"shmring": 1.23}}]

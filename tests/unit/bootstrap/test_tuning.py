@@ -57,7 +57,7 @@ def test_eager_messages_are_half_as_long_among_far_ranks():
 
 def test_what_is_given_is_taken_and_named_as_given():
     given = {"one_shot_nbytes": 5, "flat_reduce_nbytes": 6, "round_nbytes": 128, "past_cache_nbytes": 7}
-    given |= {"hierarchical_nbytes": 8, "nearness": 1, "stores": 2}
+    given |= {"hierarchical_nbytes": 8, "nearness": 1, "stores": 2, "direct": 1}
     found = thresholds(size=4, latency_us=2.0, touch_gbs=3, **given)
     assert (found.limits.one_shot_nbytes, found.limits.flat_reduce_nbytes, found.limits.round_nbytes) == (5, 6, 128)
     assert (found.costs.latency, found.costs.bytes_per_second, found.past_cache_nbytes) == (2e-6, 3e9, 7)

@@ -261,6 +261,12 @@ def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closin
         one.release()
 
 
+def test_the_file_of_a_new_claim_is_empty(name):
+    claimed = claim(name)
+    assert os.fstat(claimed.fd).st_size == 0
+    claimed.release()
+
+
 def test_a_claim_that_an_interrupt_has_lost_releases_itself(name):
     claim(name)
     assert not stands(name)

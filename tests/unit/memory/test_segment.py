@@ -247,6 +247,15 @@ def test_the_creators_close_takes_the_name_and_attached_memory_stays(name, sessi
         peer.__enter__()
 
 
+def test_a_name_that_a_dead_creator_left_is_not_live(name):
+    mine = create(name, NBYTES, kind=OUTBOX)
+    mine.announce()
+    with attach(name) as peer:
+        ofd_locks.unlock(mine._claim.fd, names.LIFE)  # as the kernel does
+        assert not peer.is_live()
+    mine.close()
+
+
 def test_anyone_attached_may_unlink_and_the_owner_does_not_mind(name, session):
     with create(name, NBYTES, kind=OUTBOX) as mine:
         mine.announce()

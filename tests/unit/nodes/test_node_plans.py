@@ -102,6 +102,37 @@ def test_scans(text, itemsize, exclusive, seed):
                 same(outs[0], xs[0] if in_place else np.full(count, -1.0))
 
 
+class OfOnes(Simulation):
+    """Of arrays of ones, whose sums are the numbers of their operands."""
+
+    def _fold(self, r, step):
+        super()._fold(r, step)
+        assert not step.total or (self.view(r, step.out) == step.total).all(), step
+
+
+@pytest.mark.parametrize(("algorithm", "merged"), VARIANTS)
+@pytest.mark.parametrize("text", SMALL)
+def test_what_ends_a_result_has_its_number_of_operands(text, algorithm, merged):
+    layout = layout_of(text)
+    n, count = layout.size, 4 * layout.size + 3
+    for plan_of in (
+        lambda r: reduction.all_reduce(layout, r, count, 8, algorithm, merged),
+        lambda r: reduction.reduce(layout, r, count, 8, algorithm, 1, merged),
+        lambda r: reduction.reduce_scatter(layout, r, [count // n + 1] * n, 8, algorithm, merged),
+        lambda r: reduction.scan(layout, r, count, 8, merged),
+    ):
+        xs, outs = np.ones((n, n * (count // n + 1))), np.full((n, n * (count // n + 1)), np.nan)
+        OfOnes(layout, [plan_of(r) for r in range(n)], list(xs), list(outs)).run()
+
+
+def test_the_place_of_what_is_no_rank_is_refused():
+    layout = layout_of("aab")
+    assert layout.locate(2) == (1, 0)
+    for rank in (-1, 3):
+        with pytest.raises(ValueError, match=f"{rank} is not a rank, from 0 to 2"):
+            layout.locate(rank)
+
+
 @pytest.mark.parametrize("itemsize", ITEMSIZES)
 @pytest.mark.parametrize("text", SMALL)
 def test_movement(text, itemsize, seed):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmring.placement.latency_clusters import domains_by_times, partner, stages
+from shmring.placement.latency_clusters import FAR_NS, STEP, domains_by_times, partner, stages
 
 CACHE, NODE, PACKAGE = 60.0, 210.0, 420.0
 
@@ -51,6 +51,11 @@ def test_where_all_are_equally_far_or_near_there_is_no_border():
         assert domains_by_times([[time] * 6] * 6) == ()
     assert domains_by_times([[0.0]]) == ()
     assert domains_by_times([[0.0, PACKAGE], [PACKAGE, 0.0]]) == ()
+
+
+def test_the_least_latencies_of_a_border_are_one():
+    assert domains_by_times(table([(0, 0, 1, 1)], (FAR_NS / 2, FAR_NS))) == ((0, 0, 1, 1),)
+    assert domains_by_times(table([(0, 0, 1, 1)], (FAR_NS, STEP * FAR_NS))) == ((0, 0, 1, 1),)
 
 
 def test_threads_of_a_core_are_no_domain():

@@ -7,6 +7,7 @@ import pytest
 from shmring.placement.locality import (
     LOCAL_DISTANCE,
     REMOTE_DISTANCE,
+    SEAT_NBYTES,
     Domains,
     Seat,
     dealt_seat,
@@ -105,6 +106,10 @@ def test_packed_order_keeps_threads_of_a_core_and_cores_of_a_cache_together():
     assert order[:6] == (0, 128, 1, 129, 2, 130)
     assert order[16] == 8
     assert order[128] == 64
+
+
+def test_a_seat_of_which_nothing_is_known_is_all_zeros():
+    assert Seat().pack() == bytes(SEAT_NBYTES)
 
 
 def test_this_machine_seats_every_processor_once():

@@ -181,6 +181,12 @@ def test_rates_are_those_between_two_looks(monkeypatch):
     assert (after["barrier_us"], after["nearness"]) == (0.5, "far")
 
 
+@pytest.mark.parametrize(("since", "shown"), [(2 * S, 0.0), (2 * S + 1, None), (0, None)])
+def test_a_wait_has_a_time_from_when_it_began_to_the_look(monkeypatch, since, shown):
+    ((_, group),) = watched(monkeypatch, (2 * S, (looked(), looked(waiting_since=since, current="barrier()"))))
+    assert group["ranks"][1]["waiting_s"] == shown
+
+
 def test_what_does_not_change_is_unchanged_since_the_first_look_that_found_it(monkeypatch):
     same, other = (looked(),), (looked(calls=1),)
     found = watched(monkeypatch, (S, same), (3 * S, same), (6 * S, other), (10 * S, other))
@@ -278,10 +284,13 @@ def test_a_summary_has_the_late_rank_the_skew_and_the_slowest_calls():
     assert [one["late_by_s"] for one in slowest] == pytest.approx([1500e-9, 1e-9, 100e-9])
     assert found["lost_records"] == 3
     assert [(one["rank"], one["call"]) for one in found["unfinished"]] == [(2, "barrier()")]
+    assert "of its ranks" not in skew.text(found)
 
 
 def test_a_summary_of_some_ranks_or_of_one_has_no_skew():
-    (group,) = skew.summary(of_three()[:2])["communicators"]
+    found = skew.summary(of_three()[:2])
+    assert "only 2 of its ranks have a timeline" in skew.text(found)
+    (group,) = found["communicators"]
     assert (group["calls"], group["late"], group["slowest"], group["skew_s"]) == (0, [], [], 0.0)
     (group,) = skew.summary(of_three()[1:2])["communicators"]
     assert (group["ranks_recorded"], group["calls"]) == (1, 0)
