@@ -32,7 +32,7 @@ def on_nodes(rank, session, fn, init=None):
 
 
 @pytest.fixture
-def ranks(run_processes, request):
+def ranks(request):
     """``ranks(fn, **init)``: fn(comm) in a rank on each node; what each returned."""
 
     def run(fn, **init):
