@@ -119,21 +119,3 @@ def seed(request):
 def long_run(request):
     """Whether ``--long`` was given."""
     return request.config.getoption("--long")
-
-
-@pytest.fixture
-def run_ranks():
-    """``run_ranks(n, fn, *args)``: fn(comm, *args) in n real processes; see ``tests/support/harness.py``."""
-    return harness.run_ranks
-
-
-@pytest.fixture
-def spawn_ranks():
-    """``spawn_ranks(n, fn, *args)``: the same under way, to be killed, stopped, listened to; see `harness.Gang`."""
-    return harness.start_ranks
-
-
-@pytest.fixture
-def run_processes():
-    """``run_processes(n, fn, *args)``: fn(rank, *args) in n real processes without a communicator."""
-    return harness.run_processes

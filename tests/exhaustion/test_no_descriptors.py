@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.collective_checks import SMALL, works
 from support.harness import PATIENCE, run_processes, run_ranks, start_processes
+from support.limits import limited
 
 import shmring
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, SegmentError
@@ -19,20 +20,15 @@ REFUSED = (SegmentError, OutOfSharedMemoryError, RendezvousError)
 BRIEF_S, LONG_S = 0.3 * PATIENCE, 20 * PATIENCE
 
 
-class Descriptors:
+@contextlib.contextmanager
+def descriptors(more):
     """Within a block this process may open only so many further descriptors."""
-
-    def __init__(self, more):
-        self.more = more
-
-    def __enter__(self):
-        self.before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.gaps = fill_gaps()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(self.gaps) + 1 + self.more, self.before[1]))
-
-    def __exit__(self, *exc):
-        resource.setrlimit(resource.RLIMIT_NOFILE, self.before)
-        for fd in self.gaps:
+    gaps = fill_gaps()
+    try:
+        with limited(resource.RLIMIT_NOFILE, max(gaps) + 1 + more):
+            yield
+    finally:
+        for fd in gaps:
             os.close(fd)
 
 
@@ -72,7 +68,7 @@ class Refusal:
 def init_with_few(rank, session, more, timeout):
     """The outcome: True if the communicator works, else the error's name."""
     try:
-        with Descriptors(more) if rank == 1 else contextlib.nullcontext():
+        with descriptors(more) if rank == 1 else contextlib.nullcontext():
             comm = shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=timeout, **SMALL)
     except (*REFUSED, PeerLostError) as error:
         return type(error).__name__
@@ -148,7 +144,7 @@ def make_with_few(comm, what, most):
     results = []
     for more in range(most):
         for timeout in (1, LONG_S):
-            with Descriptors(more) if comm.rank == 1 else contextlib.nullcontext():
+            with descriptors(more) if comm.rank == 1 else contextlib.nullcontext():
                 outcome = outcome_of(MAKERS[what], comm, timeout)
             assert works(comm), (more, results)
             if comm.broadcast_object(outcome == "SegmentError", root=1):

@@ -14,6 +14,7 @@ import pytest
 from support.collective_checks import SMALL, works
 from support.emulation import needs_address_limit
 from support.harness import PATIENCE, run_processes, run_ranks, start_processes
+from support.limits import address_space_nbytes, limited
 from support.namespaces import enter, needs_mount, room
 from support.on_ranks import on_ranks
 
@@ -253,30 +254,16 @@ def test_a_shm_of_one_mib_is_an_error_with_the_default_outbox_and_enough_for_a_s
 # -- RLIMIT_AS --------------------------------------------------------------------------------------------------------
 
 
-def address_space_nbytes():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
-class Limited:
+def with_more(nbytes):
     """Within a block this process may map only so many further bytes."""
-
-    def __init__(self, more):
-        self.more = more
-
-    def __enter__(self):
-        self.before = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (address_space_nbytes() + self.more, self.before[1]))
-
-    def __exit__(self, *exc):
-        resource.setrlimit(resource.RLIMIT_AS, self.before)
+    return limited(resource.RLIMIT_AS, address_space_nbytes() + nbytes)
 
 
 def grow_within_a_limit(comm, what):
     make = MAKERS[what]
     with pytest.raises(OutOfSharedMemoryError) as caught:
         if comm.rank == 1:
-            with Limited(1 << 20):
+            with with_more(1 << 20):
                 make(comm)
         else:
             make(comm)
@@ -297,7 +284,7 @@ def test_an_address_space_limit_is_one_error_on_all_and_the_parent_stays_usable(
 def join_late_a_rank_without_room(comm, more):
     with pytest.raises((OutOfSharedMemoryError, shmring.RendezvousError)) as caught:
         if comm.rank == 1:
-            with Limited(more):
+            with with_more(more):
                 comm.dup()
         else:
             time.sleep(0.3)
@@ -320,7 +307,7 @@ MAKERS["big array"] = make_array(lambda comm: comm.empty(4 << 20, np.uint8))
 
 def init_within_a_limit(rank, session, more, timeout):
     try:
-        with Limited(more) if rank == 1 else contextlib.nullcontext():
+        with with_more(more) if rank == 1 else contextlib.nullcontext():
             comm = shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=timeout)
     except (OutOfSharedMemoryError, SegmentError, MemoryError, shmring.RendezvousError) as error:
         return kind_of(error)

@@ -18,7 +18,8 @@ import pytest
 from fault_points import IN_CHANNELS
 from support.children import in_child, status_of
 from support.emulation import needs_marks
-from support.harness import PATIENCE, run_processes
+from support.harness import PATIENCE
+from support.on_ranks import on_processes
 
 import shmring
 from shmring import EndOfStreamError, PeerLostError
@@ -28,9 +29,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("injection_points")]
 PASSES = (1, 2, 5, 12)
 
 
-def in_that_build(function):
-    """Run in one process, whose waits sleep at once, so that they come to the points of sleeping and waking."""
-    run_processes(1, function, env={"SHMRING_SPIN_US": "0"})
+# One process, whose waits sleep at once, so that they come to the points of sleeping and waking.
+in_that_build = on_processes(1, env={"SHMRING_SPIN_US": "0"})
 
 
 def doomed(moment, function):
@@ -85,7 +85,8 @@ def receive_prefix(receiver):
     return got
 
 
-def senders_die(_rank):
+@in_that_build
+def test_a_sender_killed_at_any_step_has_sent_whole_messages(rank):
     for moment in moments("sender"):
         sender, receiver = shmring.channel(1 << 12)
         pid = doomed(moment, lambda sender=sender: send_all(sender.send))
@@ -93,11 +94,8 @@ def senders_die(_rank):
         assert_killed(pid, moment)
 
 
-def test_a_sender_killed_at_any_step_has_sent_whole_messages():
-    in_that_build(senders_die)
-
-
-def short_messages_are_announced_by_one_store(_rank):
+@in_that_build
+def test_a_message_is_published_by_one_store_and_not_before(rank):
     for moment, nsent in (("announce@1", 0), ("announce@7", 6), ("announced@1", 1), ("announced@7", 7)):
         sender, receiver = shmring.channel()
         pid = doomed(moment, lambda sender=sender: [sender.send_object(i) for i in range(10)])
@@ -107,11 +105,8 @@ def short_messages_are_announced_by_one_store(_rank):
             receiver.recv(60)
 
 
-def test_a_message_is_published_by_one_store_and_not_before():
-    in_that_build(short_messages_are_announced_by_one_store)
-
-
-def receivers_die(_rank):
+@in_that_build
+def test_a_receiver_killed_at_any_step_is_lost_to_its_sender(rank):
     for moment in moments("receiver"):
         sender, receiver = shmring.channel(1 << 12)
 
@@ -125,11 +120,8 @@ def receivers_die(_rank):
         assert_killed(pid, moment)
 
 
-def test_a_receiver_killed_at_any_step_is_lost_to_its_sender():
-    in_that_build(receivers_die)
-
-
-def receivers_come_again(_rank):
+@in_that_build
+def test_the_receiver_after_a_killed_one_gets_the_messages_that_were_not_released(rank):
     for moment, first in (("give@1", 0), ("give@3", 2), ("given@1", 1), ("given@3", 3)):
         name = f"{moment}-{os.getpid()}-{random.random()}"
         with shmring.open_channel(name, "sender") as sender:
@@ -142,11 +134,9 @@ def receivers_come_again(_rank):
                 assert [receiver.recv(60) for _ in range(7 - first)] == list(range(first, 7))
 
 
-def test_the_receiver_after_a_killed_one_gets_the_messages_that_were_not_released():
-    in_that_build(receivers_come_again)
-
-
-def overwritten_receivers_die(_rank):
+@needs_marks
+@in_that_build
+def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender(rank):
     for moment in moments("overwritten receiver"):
         sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
         pid = doomed(moment, lambda receiver=receiver: list(receiver))
@@ -156,12 +146,8 @@ def overwritten_receivers_die(_rank):
         assert_killed(pid, moment)
 
 
-@needs_marks
-def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender():
-    in_that_build(overwritten_receivers_die)
-
-
-def overwriting_senders_die(_rank):
+@in_that_build
+def test_a_sender_killed_while_overwriting_leaves_whole_messages(rank):
     for moment in moments("overwriting sender"):
         sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
         pid = doomed(moment, lambda sender=sender: [sender.send(np.full(5, i)) for i in count()])
@@ -175,17 +161,14 @@ def overwriting_senders_die(_rank):
         assert got == list(range(got[0], got[0] + len(got))) if got else moment == "announce@1"
 
 
-def test_a_sender_killed_while_overwriting_leaves_whole_messages():
-    in_that_build(overwriting_senders_die)
-
-
 def count_to_fifty(sender):
     with sender:
         for number in range(50):
             sender.send_object(number)
 
 
-def senders_of_fan_ins_die(_rank):
+@in_that_build
+def test_one_sender_of_a_fan_in_killed_at_any_step_takes_nothing_from_the_others(rank):
     for moment in moments("sender"):
         senders, receiver = shmring.fan_in(2, 1 << 12)
         healthy = in_child(count_to_fifty, senders[1])
@@ -207,11 +190,8 @@ def senders_of_fan_ins_die(_rank):
         assert_killed(pid, moment)
 
 
-def test_one_sender_of_a_fan_in_killed_at_any_step_takes_nothing_from_the_others():
-    in_that_build(senders_of_fan_ins_die)
-
-
-def broadcast_senders_die(_rank):
+@in_that_build
+def test_the_sender_of_a_broadcast_killed_at_any_step_has_sent_whole_messages_to_each(rank):
     for moment in moments("broadcast sender"):
         sender, receivers = shmring.broadcast_channel(2, 1 << 12)
         other = in_child(lambda receivers=receivers: receive_prefix(receivers[1]))
@@ -219,10 +199,6 @@ def broadcast_senders_die(_rank):
         receive_prefix(receivers[0])
         assert status_of(other) == 0
         assert_killed(pid, moment)
-
-
-def test_the_sender_of_a_broadcast_killed_at_any_step_has_sent_whole_messages_to_each():
-    in_that_build(broadcast_senders_die)
 
 
 # ---- queues ----------------------------------------------------------------------------------------------------------
@@ -241,7 +217,9 @@ def assert_queue_goes_on(q, rest):
     assert multiprocessing.connection.wait([q], 0) == []
 
 
-def putters_die(_rank):
+@needs_marks
+@in_that_build
+def test_a_producer_of_a_queue_killed_at_any_step_takes_nothing_with_it(rank):
     for moment in moments("putter"):
         if moment.startswith("retract"):
             continue
@@ -263,11 +241,8 @@ def putters_die(_rank):
 
 
 @needs_marks
-def test_a_producer_of_a_queue_killed_at_any_step_takes_nothing_with_it():
-    in_that_build(putters_die)
-
-
-def putters_die_over_what_was_given_up(_rank):
+@in_that_build
+def test_a_producer_killed_while_it_clears_away_what_was_given_up_takes_nothing_with_it(rank):
     for n in (1, 2):
         q = shmring.Queue(capacity_nbytes=1 << 10)
         q.put("first")
@@ -285,11 +260,8 @@ def putters_die_over_what_was_given_up(_rank):
 
 
 @needs_marks
-def test_a_producer_killed_while_it_clears_away_what_was_given_up_takes_nothing_with_it():
-    in_that_build(putters_die_over_what_was_given_up)
-
-
-def getters_die(_rank):
+@in_that_build
+def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order(rank):
     for moment in moments("getter"):
         q = shmring.Queue(capacity_nbytes=1 << 12)
         q.fileno()
@@ -317,8 +289,3 @@ def getters_die(_rank):
                 rest.append(q.get(timeout=1))
         assert rest == [content(number) for number in range(put - len(rest), put)]
         assert_queue_goes_on(q, rest)
-
-
-@needs_marks
-def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order():
-    in_that_build(getters_die)

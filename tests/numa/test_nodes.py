@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from support.harness import run_processes
 from support.programs import run_in_launcher
 
 from shmring.placement.numa_policy import memory_nodes
@@ -31,7 +32,7 @@ def on_nodes(rank, session, fn, init=None):
 
 
 @pytest.fixture
-def ranks(run_processes, request):
+def ranks(request):
     """``ranks(fn, **init)``: fn(comm) in a rank on each node; what each returned."""
 
     def run(fn, **init):
@@ -184,7 +185,7 @@ def two_on_a_node(rank, session, hierarchical_nbytes):
         return digest.hexdigest(), ways, comm.engine.thresholds.levels
 
 
-def test_hierarchical_and_flat_plans_give_the_same_bits(run_processes):
+def test_hierarchical_and_flat_plans_give_the_same_bits():
     def run(hierarchical_nbytes):
         session = f"numa-{os.getpid()}-bits-{hierarchical_nbytes}"
         return run_processes(2 * len(NODES), two_on_a_node, session, hierarchical_nbytes, timeout=200)

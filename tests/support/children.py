@@ -33,3 +33,9 @@ def in_child(function, *args):
 def status_of(pid):
     """How a child ended: its exit status, or its signal, negative."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill(pid):
+    """Kill a child that has not ended, and reap it."""
+    os.kill(pid, signal.SIGKILL)
+    assert status_of(pid) == -signal.SIGKILL

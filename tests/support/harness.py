@@ -177,6 +177,14 @@ class Gang:
         """SIGKILL one rank; the others go on."""
         return self.signal(rank, signal.SIGKILL)
 
+    def survivors_of(self, *victims: int) -> list[Outcome]:
+        """SIGKILL these ranks, wait for all to end, and return how the others did."""
+        for rank in victims:
+            self.kill(rank)
+        outcomes = self.outcomes()
+        assert all(outcomes[rank].signal == signal.SIGKILL for rank in victims), "\n".join(map(str, outcomes))
+        return [outcome for outcome in outcomes if outcome.rank not in victims]
+
     def stop(self, rank: int) -> float:
         """Freeze one rank with SIGSTOP until `resume`; the watchdog can still kill it."""
         return self.signal(rank, signal.SIGSTOP)

@@ -1,9 +1,15 @@
-"""A signal handler that raises at a random moment of a call, and at no other."""
+"""Signals whose handlers raise: at a random moment of a call and at no other, or once in the middle of a wait."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import signal
+import sys
+import threading
+
+import pytest
 
 
 class EnoughError(BaseException):
@@ -41,3 +47,41 @@ class Interrupts:
             self.count += 1
             return True
         return False
+
+
+def interrupt_at_line(function, nth):
+    """Call a function and raise SIGINT in this process before the nth line of Python that it executes.
+
+    Returns
+    -------
+    bool
+        Whether `KeyboardInterrupt` has ended the call.
+    """
+    process, left = os.getpid(), nth
+
+    def trace(_frame, event, _):
+        nonlocal left
+        if event == "line" and os.getpid() == process:
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@contextlib.contextmanager
+def ctrl_c(after_s=0.1):
+    """Expect that SIGINT, sent so long after its beginning, ends the block."""
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        yield
+    timer.join()

@@ -16,18 +16,23 @@ def on_ranks(*sizes, run=run_ranks, **options):
     """Have ranks run the function: in groups of each of these sizes, by ``run(n, function, ..., **options)``.
 
     Its first argument is what ``run`` gives a rank, the communicator; the others are fixtures and parameters of the
-    test, which must pickle. With more sizes than one, the test has the parameter ``n``.
+    test, which must pickle. With more sizes than one, the test has the parameter ``n``. An option that is a function
+    is called with the fixtures and parameters that it names, which the test then has as well.
     """
+    called = {name: _names(option) for name, option in options.items() if callable(option)}
 
     def make(function):
-        parameters = list(inspect.signature(function).parameters.values())[1:]
+        taken = _names(function)[1:]
         in_ranks = _InRanks(function.__module__, function.__name__)
 
         @functools.wraps(function)
         def test(n=sizes[0], **given):
-            run(n, in_ranks, *[given[parameter.name] for parameter in parameters], **options)
+            made = {name: options[name](*[given[each] for each in names]) for name, names in called.items()}
+            run(n, in_ranks, *[given[name] for name in taken], **(options | made))
 
         test.of_a_rank = function
+        names = dict.fromkeys([*taken, *(each for names in called.values() for each in names)])
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
         if len(sizes) == 1:
             test.__signature__ = inspect.Signature(parameters)
             return test
@@ -36,6 +41,12 @@ def on_ranks(*sizes, run=run_ranks, **options):
         return pytest.mark.parametrize("n", sizes)(test)
 
     return make
+
+
+def _names(function):
+    """The positional parameters of a function."""
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
 
 
 on_processes = functools.partial(on_ranks, run=run_processes)  # of a rank's number, without a communicator

@@ -7,7 +7,7 @@ import sys
 
 from support.harness import PATIENCE
 
-WATCHDOG_S = 120 * PATIENCE
+WATCHDOG_S = 250 * PATIENCE  # less than that of the whole test (`support.watchdog`)
 
 
 def run_program(*command, status=0, timeout=WATCHDOG_S, **options):
@@ -26,6 +26,11 @@ def run_program(*command, status=0, timeout=WATCHDOG_S, **options):
 def run_python(*arguments, **options):
     """`run_program` with the interpreter of the tests; what it printed to its standard output."""
     return run_program(sys.executable, *arguments, **options).stdout
+
+
+def run_shmring(*arguments, **options):
+    """`run_program` with the command ``shmring``."""
+    return run_program(sys.executable, "-m", "shmring", *arguments, **options)
 
 
 def run_in_launcher(size, *command, **options):

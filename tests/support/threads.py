@@ -1,7 +1,8 @@
-"""Threads of one process that start at once: all are joined, and what one of them raises is raised."""
+"""Threads of one process, at once or beside a block: all are joined, and what one of them raises is raised."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
@@ -33,3 +34,27 @@ def at_once(*functions):
     if raised:
         raise raised[0]
     return results
+
+
+@contextlib.contextmanager
+def beside(function, *args, **kwargs):
+    """Run a function in a thread while the block runs, and join it; the thread, which has ``result`` then.
+
+    If the block raises, the thread is not waited for: it may wait for what the block did not do.
+    """
+
+    class Beside(threading.Thread):
+        result, raised = None, None
+
+        def run(self):
+            try:
+                self.result = function(*args, **kwargs)
+            except BaseException as error:
+                self.raised = error
+
+    thread = Beside()
+    thread.start()
+    yield thread
+    thread.join()
+    if thread.raised is not None:
+        raise thread.raised

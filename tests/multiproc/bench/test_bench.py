@@ -13,6 +13,7 @@ import pytest
 from support import harness
 from support.command import status_of_command
 from support.harness import PATIENCE
+from support.programs import run_shmring
 
 import shmring
 from shmring.bench import competitors, metrics, processes
@@ -21,21 +22,11 @@ from shmring.bench.processes import CompetitorProcesses
 from shmring.bench.runner import Settings, run
 from shmring.bootstrap.environment import rank_variables
 
-WATCHDOG_S = 240 * PATIENCE
-
-
-def command(*args):
-    return [sys.executable, "-m", "shmring", "bench", *args]
-
 
 def bench(*args):
     """The report of ``shmring bench ARGS``, in which only the ranks of this Python take part."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SHMRING_BENCH_")}
-    done = subprocess.run(
-        [*command(*args), "--json", "-"], capture_output=True, text=True, timeout=WATCHDOG_S, check=False, env=env
-    )
-    assert done.returncode == 0, done.stderr + done.stdout[-2000:]
-    return json.loads(done.stdout)
+    return json.loads(run_shmring("bench", *args, "--json", "-", env=env).stdout)
 
 
 def test_every_way_of_ours_and_pipes_are_timed_with_and_without_rewriting_and_verified():
@@ -80,8 +71,7 @@ def test_timelines_of_a_run_are_recorded_and_merged(tmp_path):
     called = {event["name"] for event in events if event["ph"] == "X"}
     assert {"all_reduce(sum, float32 x 2)", "all_reduce(sum, float32 x 65536)"} <= called
     assert len({event["pid"] for event in events}) == 2 * sum(one["is_ours"] for one in report["competitors"])
-    again = subprocess.run([*command("--trace", str(tmp_path))], capture_output=True, text=True, check=False)
-    assert again.returncode == 2
+    again = run_shmring("bench", "--trace", str(tmp_path), status=2)
     assert "has timelines already" in again.stderr
 
 
@@ -107,10 +97,9 @@ def test_gloo_takes_part_where_torch_is():
 
 
 def test_the_table_and_the_list_are_printed():
-    done = subprocess.run(command("--list"), capture_output=True, text=True, timeout=WATCHDOG_S, check=True)
+    done = run_shmring("bench", "--list")
     assert f"shmring          shmring {shmring.__version__}" in done.stdout.splitlines()
-    arguments = command("--op", "barrier", "--cycles", "1", "--slice", "1", "--peers", "none", "--long")
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=WATCHDOG_S, check=True)
+    done = run_shmring("bench", "--op", "barrier", "--cycles", "1", "--slice", "1", "--peers", "none", "--long")
     assert "barrier, 2 ranks" in done.stdout
 
 
@@ -249,7 +238,7 @@ def test_a_backend_that_fails_repeatedly_is_left_out():
 
 def test_nothing_is_left_when_the_benchmark_itself_is_killed(tmp_path):
     mark = secrets.token_hex(8)
-    arguments = command("--sizes", "64", "--seconds", "600", "--peers", "pipes")
+    arguments = [sys.executable, "-m", "shmring", "bench", "--sizes", "64", "--seconds", "600", "--peers", "pipes"]
     env = {**os.environ, "SHMRING_TEST_MARK": mark, "TMPDIR": str(tmp_path)}  # what it cannot remove is pytest's
     runner = subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)
     try:

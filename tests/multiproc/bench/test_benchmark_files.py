@@ -2,13 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.harness import PATIENCE
 from support.installed import ROOT
+from support.programs import run_program
 
 import shmring
 
@@ -22,9 +21,5 @@ def test_the_commands_of_pages_measure_the_installed_package_in_a_checkout_that_
     shutil.copy(ROOT / "pyproject.toml", checkout)
     command = [sys.executable, "-m", "pytest", "bench/bench_channels.py", "-q", "-k", "broadcast_of_arrays"]
     env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parent.parent)}  # as if it were installed there
-    done = subprocess.run(
-        [*command, "--benchmark-disable", "-p", "no:cacheprovider"],
-        capture_output=True, text=True, timeout=120 * PATIENCE, cwd=checkout, env=env, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program(*command, "--benchmark-disable", "-p", "no:cacheprovider", cwd=checkout, env=env)
     assert "6 passed" in done.stdout

@@ -2,6 +2,8 @@
 
 import json
 
+from support.harness import run_processes, run_ranks
+
 TWO_NODES = {
     "processors": "0-7",
     "packages": ["0-3", "4-7"],
@@ -17,7 +19,7 @@ def seen(comm):
         return comm.engine.thresholds.domains, group.engine.thresholds.domains
 
 
-def test_all_ranks_see_the_same_domains_and_groups_keep_the_seats(run_ranks, tmp_path):
+def test_all_ranks_see_the_same_domains_and_groups_keep_the_seats(tmp_path):
     path = tmp_path / "two-nodes.json"
     path.write_text(json.dumps(TWO_NODES))
     found = run_ranks(4, seen, env={"SHMRING_TOPOLOGY": str(path)})
@@ -37,7 +39,7 @@ def refused(rank):
         return str(error)
 
 
-def test_a_file_that_describes_no_topology_is_refused_before_the_rendezvous(run_processes, tmp_path):
+def test_a_file_that_describes_no_topology_is_refused_before_the_rendezvous(tmp_path):
     path = tmp_path / "wrong.json"
     path.write_text('{"processors": "0-3", "packages": ["0-1"]}')
     (text,) = run_processes(1, refused, env={"SHMRING_TOPOLOGY": str(path)})

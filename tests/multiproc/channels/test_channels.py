@@ -7,15 +7,14 @@ import queue
 import random
 import signal
 import stat
-import subprocess
-import sys
 import time
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from support.children import in_child, status_of
+from support.children import in_child, kill, status_of
 from support.emulation import needs_marks
+from support.programs import run_python
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
@@ -248,8 +247,7 @@ def test_the_half_of_a_long_message_that_a_dead_sender_left_is_never_seen(nlooks
         wait_until_filled(receiver)
         assert receiver.try_recv() is None
     wait_until_filled(receiver)
-    os.kill(pid, signal.SIGKILL)
-    status_of(pid)
+    kill(pid)
     with pytest.raises(PeerLostError):
         receiver.recv()
     with shmring.open_channel(name, "sender") as sender:
@@ -370,15 +368,11 @@ def test_shmring_info_shows_the_channels_of_other_processes():
     for _ in range(5):
         sender.send(b"12345678")
     receiver.take()
-    inspect = [sys.executable, "-m", "shmring", "info", "--channels", "--interval", "0.01"]
-    text = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout
+    inspect = ["-m", "shmring", "info", "--channels", "--interval", "0.01"]
+    text = run_python(*inspect)
     assert sender.channel.memory.name in text
     assert f"sender   {os.getpid()} here: 5 messages" in text
-    (found,) = [
-        x
-        for x in json.loads(subprocess.run([*inspect, "--json"], capture_output=True, check=True).stdout)
-        if x["name"] == sender.channel.memory.name
-    ]
+    (found,) = [x for x in json.loads(run_python(*inspect, "--json")) if x["name"] == sender.channel.memory.name]
     assert (found["is_named"], found["ring"]["producer"]["messages"], found["waiting"]) == (False, 5, "")
 
 
@@ -465,8 +459,7 @@ def test_a_killed_sender_leaves_whole_messages_at_whatever_instant(seed):
     for _ in range(40):
         pid = in_child(lambda: send_numbers(shmring.open_channel(name, "sender"), 1 << 40, seed))
         time.sleep(generator.random() * 0.01)
-        os.kill(pid, signal.SIGKILL)
-        status_of(pid)  # a sender that is absent now will not come
+        kill(pid)  # a sender that is absent now will not come
         last = -1
         with pytest.raises((PeerLostError, queue.Empty)):
             while True:
@@ -487,16 +480,14 @@ def test_a_killed_receiver_leaves_the_rest_to_the_next_one_at_whatever_instant(s
         reader, writer = os.pipe()
         listener = in_child(write_numbers, name, writer)
         time.sleep(0.002 + generator.random() * 0.01)
-        os.kill(listener, signal.SIGKILL)
-        status_of(listener)
+        kill(listener)
         os.close(writer)
         with os.fdopen(reader, "rb") as file:
             numbers = [int(line) for line in file.read().split(b"\n")[:-1]]
         assert numbers == sorted(set(numbers))
         assert not numbers or numbers[0] > last
         last = numbers[-1] if numbers else last
-    os.kill(pid, signal.SIGKILL)
-    status_of(pid)
+    kill(pid)
     with shmring.open_channel(name, "receiver"):
         pass
 

@@ -8,20 +8,13 @@ import sys
 
 import pytest
 from support.command import status_of_command
-from support.harness import PATIENCE
+from support.programs import run_program, run_shmring
 
 import shmring
 from shmring.cli import COMMANDS, main, settings
 from shmring.memory import sweep
 from shmring.placement.cpu_binding import UNITS, masks
 from shmring.placement.topology import discover
-
-
-def shmring_command(*args, **kwargs):
-    """``python -m shmring ARGS``; what it wrote and its status."""
-    command = [sys.executable, "-m", "shmring", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False, **kwargs)
-
 
 HELLO = """
 import sys, numpy, shmring
@@ -46,24 +39,23 @@ def expected_lines(n, argv):
 
 @pytest.mark.parametrize("dashes", [[], ["--"]])
 def test_run_starts_a_script_with_its_arguments(script, dashes):
-    done = shmring_command("run", "-n", "3", *dashes, str(script), "--n", "7", "-x")
-    assert done.returncode == 0, done.stderr
+    done = run_shmring("run", "-n", "3", *dashes, str(script), "--n", "7", "-x")
     assert sorted(done.stdout.splitlines()) == expected_lines(3, ["--n", "7", "-x"])
 
 
 def test_run_starts_a_module(script):
-    done = shmring_command("run", "-n", "2", "-m", "hello", "-m", "x", cwd=script.parent)
+    done = run_shmring("run", "-n", "2", "-m", "hello", "-m", "x", cwd=script.parent)
     assert sorted(done.stdout.splitlines()) == expected_lines(2, ["-m", "x"])
 
 
 def test_run_starts_a_program():
-    done = shmring_command("run", "-n", "2", "--", "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE")
+    done = run_shmring("run", "-n", "2", "--", "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE")
     assert sorted(done.stdout.splitlines()) == ["0 of 2", "1 of 2"]
 
 
 @pytest.mark.parametrize("option", ["--tag-output", "--prefix"])
 def test_run_tags_output_on_request(script, option):
-    done = shmring_command("run", "-n", "2", option, str(script))
+    done = run_shmring("run", "-n", "2", option, str(script))
     assert sorted(done.stdout.splitlines()) == [f"[{i}] {line}" for i, line in enumerate(expected_lines(2, []))]
 
 
@@ -84,8 +76,8 @@ def test_run_binds_ranks_to_units_of_the_machine_that_is_there_whatever_topology
         (tmp_path / "forced.json").write_text(json.dumps(FORCED))
         environ["SHMRING_TOPOLOGY"] = str(tmp_path / "forced.json")
     option = ["--bind", unit] if unit else []
-    done = shmring_command("run", "-n", "3", *option, "--", sys.executable, "-c", WHERE, env=environ)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = run_shmring("run", "-n", "3", *option, "--", sys.executable, "-c", WHERE, env=environ)
+    assert done.stderr == ""
     expected = masks(discover(), 3, unit or "none")
     assert sorted(done.stdout.splitlines()) == [" ".join(map(str, [r, *expected[r]])) for r in range(3)]
 
@@ -94,7 +86,7 @@ def test_run_binds_ranks_to_units_of_the_machine_that_is_there_whatever_topology
 @pytest.mark.parametrize("unit", UNITS)
 def test_run_binds_ranks_within_what_it_may_use_itself(unit):
     last = max(os.sched_getaffinity(0))
-    done = shmring_command(
+    done = run_shmring(
         "run", "-n", "2", "--bind", unit, "--", sys.executable, "-c", WHERE,
         preexec_fn=lambda: os.sched_setaffinity(0, {last}),
     )  # fmt: skip
@@ -102,8 +94,7 @@ def test_run_binds_ranks_within_what_it_may_use_itself(unit):
 
 
 def test_run_exits_with_the_status_of_the_rank_that_failed():
-    done = shmring_command("run", "-n", "2", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && exit 9; exec sleep 1000")
-    assert done.returncode == 9
+    done = run_shmring("run", "-n", "2", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && exit 9; exec sleep 1000", status=9)
     assert "rank 1" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -117,8 +108,7 @@ def test_run_exits_with_the_status_of_the_rank_that_failed():
     ],
 )
 def test_run_prints_why_it_cannot_start_a_command(command, status, message):
-    done = shmring_command("run", "-n", "2", *command)
-    assert done.returncode == status
+    done = run_shmring("run", "-n", "2", *command, status=status)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -174,8 +164,7 @@ def test_a_bad_argument_is_status_2_and_a_message_that_has_the_value(line, messa
     [("TOPOLOGY", "/no/such"), ("TOPOLOGY", "/etc/passwd"), ("KERNEL", "none"), ("FILE_PREFIX", "a/b")],
 )
 def test_a_bad_setting_is_status_2_and_a_message_that_has_the_value(name, value):
-    done = shmring_command("info", env={**os.environ, f"SHMRING_{name}": value})
-    assert done.returncode == 2
+    done = run_shmring("info", env={**os.environ, f"SHMRING_{name}": value}, status=2)
     assert f"SHMRING_{name}" in done.stderr
     assert value in done.stderr
     assert "Traceback" not in done.stderr
@@ -196,16 +185,14 @@ def test_an_empty_command_is_no_command(capsys):
 )
 def test_a_standard_output_that_cannot_be_written_is_no_traceback(line, status, message):
     env = {**os.environ, "INFO": f"{sys.executable} -m shmring info --json"}
-    done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False, env=env)
-    assert done.returncode == status, done.stderr
+    done = run_program("/bin/bash", "-c", line, status=status, env=env)
     assert message in done.stderr
     assert "Exception" not in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_info_shows_kernels_topology_limits_launcher_and_leftovers():
-    done = shmring_command("info")
-    assert done.returncode == 0, done.stderr
+    done = run_shmring("info")
     titles = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
     expected = ["version", "kernels", "topology", "limits", "launcher", "settings", "thresholds", "leftovers"]
     assert titles[:8] == expected
@@ -327,5 +314,4 @@ def test_an_error_that_names_no_variable_is_a_defect_and_no_setting(error, monke
 
 
 def test_a_setting_that_a_command_does_not_read_does_not_stop_it():
-    done = shmring_command("top", "--once", env={**os.environ, "SHMRING_NSLOTS": "many"})
-    assert done.returncode == 0, done.stderr
+    run_shmring("top", "--once", env={**os.environ, "SHMRING_NSLOTS": "many"})

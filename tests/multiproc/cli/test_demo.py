@@ -1,28 +1,17 @@
 """`shmring demo` trains, checks the result, and reports failures by its exit status."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from support.command import status_of_command
-from support.harness import PATIENCE
+from support.programs import run_shmring
 
 from shmring.cli import _training
-
-WATCHDOG_S = 300 * PATIENCE
-
-
-def demo(*options):
-    command = [sys.executable, "-m", "shmring", "demo", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_demo_learns_and_every_check_holds(ranks):
-    done = demo("-n", str(ranks))
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_shmring("demo", "-n", str(ranks))
     assert done.stdout.count("\n  yes ") == 4
     assert "epoch 20/20" in done.stdout
     assert "\r" not in done.stdout
@@ -31,15 +20,14 @@ def test_the_demo_learns_and_every_check_holds(ranks):
 
 
 def test_a_network_that_learned_too_little_is_a_failure():
-    done = demo("-n", "2", "--epochs", "1")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run_shmring("demo", "-n", "2", "--epochs", "1", status=1)
     assert "failed: test accuracy" in done.stderr
     assert done.stdout.count("\n  yes ") == 3
 
 
 def test_quiet_prints_nothing_when_all_is_well():
-    done = demo("-n", "2", "--quiet", "--seed", "7")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = run_shmring("demo", "-n", "2", "--quiet", "--seed", "7")
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("options", [["-n", "0"], ["--epochs", "-1"], ["--seed", "-1"], ["-n", "many"]])

@@ -3,15 +3,14 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from support.children import in_child, status_of
 from support.command import status_of_command
-from support.harness import PATIENCE
 from support.namespaces import needs_mount
+from support.programs import run_program, run_python
 
 from shmring import leftovers, selftest, sweep
 from shmring.memory import segment
@@ -20,26 +19,18 @@ from shmring.memory.names import SHM_DIRECTORY
 from shmring.memory.spelling import segment_name
 from shmring.selftest import checks, ranks
 
-WATCHDOG_S = 300 * PATIENCE
-
-
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
-
 
 def test_every_check_passes_here():
-    done = run(sys.executable, "-m", "shmring.selftest", "-n", "3", "--seed", "7")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("\n  ok ") == len(selftest.CHECKS)
-    assert "3 ranks: 149 results compared" in done.stdout
-    assert "rank 2 of 3 was killed: all others raised PeerLostError" in done.stdout
+    printed = run_python("-m", "shmring.selftest", "-n", "3", "--seed", "7")
+    assert printed.count("\n  ok ") == len(selftest.CHECKS)
+    assert "3 ranks: 149 results compared" in printed
+    assert "rank 2 of 3 was killed: all others raised PeerLostError" in printed
 
 
 @needs_mount
 def test_too_little_shared_memory_fails_with_its_remedy():
     mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec"
-    done = run("unshare", "-m", "sh", "-c", f"{mount} {sys.executable} -m shmring selftest --json")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run_program("unshare", "-m", "sh", "-c", f"{mount} {sys.executable} -m shmring selftest --json", status=1)
     found = json.loads(done.stdout)
     assert found["passed"] is False
     by_name = {check["name"]: check for check in found["checks"]}

@@ -13,12 +13,13 @@ import weakref
 import numpy as np
 import pytest
 from support.children import in_child, status_of
-from support.harness import PATIENCE, report, run_ranks, start_ranks
+from support.harness import PATIENCE, report, start_ranks
 from support.interrupts import EnoughError, Interrupts
-from support.on_ranks import on_ranks
+from support.on_ranks import on_processes, on_ranks
 from support.programs import run_program
 from support.threads import at_once
 
+import shmring
 from shmring import Work
 from shmring.collective.progress_thread import progress_of
 from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
@@ -40,10 +41,11 @@ def test_work_keeps_its_arrays_while_it_lasts_and_no_longer(comm):
         gc.collect()
 
 
-def mix_sync_and_async(comm, seed):
+@on_ranks(2, 3)
+def test_calls_made_at_once_come_after_the_work_submitted_before_them(comm, seed):
     shared = random.Random(seed)        # equal on all ranks
     own = random.Random(seed + comm.rank)
-    works, total = [], 0
+    works = []
     for i in range(200):
         x = np.full(shared.choice((1, 1000, 5000)), i, np.int64)
         if shared.random() < 0.7:
@@ -58,13 +60,6 @@ def mix_sync_and_async(comm, seed):
             works[-1][1].wait()
     for i, work in works:
         assert (work.wait() == i * comm.size).all()
-        total += i
-    return total
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_calls_made_at_once_come_after_the_work_submitted_before_them(n, seed):
-    assert len(set(run_ranks(n, mix_sync_and_async, seed))) == 1
 
 
 @on_ranks(1, 2, 3)
@@ -74,8 +69,7 @@ def test_callbacks_make_calls_in_the_place_where_they_were_added(comm, seed):
     log = []
 
     def number(value, count=1):
-        x = np.full(count, value, np.int64)
-        return x
+        return np.full(count, value, np.int64)
 
     def dawdle():
         if own.random() < 0.5:
@@ -109,9 +103,10 @@ def test_callbacks_make_calls_in_the_place_where_they_were_added(comm, seed):
         assert log == [10, 21, 30, 40, 50]
 
 
-def chain_callbacks(comm, length):
+@on_ranks(2)
+def test_a_chain_of_callbacks_may_be_longer_than_the_stack_is_deep(comm):
     done = threading.Event()
-    left = [length]
+    left = [3 * sys.getrecursionlimit()]
 
     def go_on(work):
         left[0] -= 1
@@ -123,11 +118,7 @@ def chain_callbacks(comm, length):
     comm.barrier(async_op=True).add_done_callback(go_on)
     assert done.wait(60 * PATIENCE)
     comm.barrier()
-    return left[0]
-
-
-def test_a_chain_of_callbacks_may_be_longer_than_the_stack_is_deep():
-    assert run_ranks(2, chain_callbacks, 3 * sys.getrecursionlimit()) == [0, 0]
+    assert left == [0]
 
 
 @on_ranks(1, 2)
@@ -194,10 +185,12 @@ def test_work_can_be_awaited(comm):
     assert late == [comm.size] * 4
 
 
-def give_up_awaiting(comm):
+@on_ranks(2)
+def test_a_wait_that_is_given_up_leaves_the_work_running(comm):
     if comm.rank == 1:
         comm.recv(np.empty(1), 0)   # once rank 0 has given up
-        return comm.all_reduce(np.ones(2)).tolist()
+        assert comm.all_reduce(np.ones(2)).tolist() == [2, 2]
+        return
     work = comm.all_reduce(np.ones(2), async_op=True)
 
     async def wait(work):
@@ -215,13 +208,8 @@ def give_up_awaiting(comm):
     assert not work.done()
     assert "pending" in repr(work)
     comm.send(np.ones(1), 1)
-    result = work.wait().tolist()
+    assert work.wait().tolist() == [2, 2]
     assert "all_reduce(sum, float64 x 2) done" in repr(work)
-    return result
-
-
-def test_a_wait_that_is_given_up_leaves_the_work_running():
-    assert run_ranks(2, give_up_awaiting) == [[2, 2]] * 2
 
 
 def interrupt_the_wait(comm):
@@ -293,8 +281,7 @@ def test_all_pending_work_fails_when_a_rank_is_killed(n):
     gang = start_ranks(n, wait_for_the_dead)
     gang.wait_for("going", [0])
     gang.wait_for("pending", range(1, n))
-    gang.kill(0)
-    for outcome in gang.outcomes()[1:]:
+    for outcome in gang.survivors_of(0):
         assert outcome.ok, outcome
 
 
@@ -343,20 +330,11 @@ def test_close_aborts_what_is_still_pending_after_the_timeout(comm):
         work.wait()
 
 
-def close_in_a_callback(comm):
-    work = comm.barrier(async_op=True)
-    work.add_done_callback(lambda w: comm.close())
-    later = work
-    try:
-        later = comm.barrier(async_op=True)
-    except ClosedError:
-        return True
-    return isinstance(later.exception(), ClosedError)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_callback_may_close_and_what_comes_after_it_fails(n):
-    assert run_ranks(n, close_in_a_callback) == [True] * n
+@on_ranks(1, 2)
+def test_a_callback_may_close_and_what_comes_after_it_fails(comm):
+    comm.barrier(async_op=True).add_done_callback(lambda w: comm.close())
+    with pytest.raises(ClosedError):
+        comm.barrier(async_op=True).wait()
 
 
 @on_ranks(2)
@@ -374,21 +352,17 @@ def test_there_is_one_thread_from_the_first_work_until_close(comm):
     assert not thread.is_alive()
 
 
-def drop_a_communicator(rank, session):
-    import shmring
-
-    comm = shmring.init(rank=0, size=1, session=session)
+@on_processes(1)
+def test_the_thread_ends_with_a_communicator_that_is_dropped(rank):
+    comm = shmring.init(rank=0, size=1, session=f"drop{os.getpid()}")
     assert comm.all_reduce(np.ones(2), async_op=True).wait().tolist() == [1, 1]
     thread = next(t for t in threading.enumerate() if t.name.startswith("shmring "))
     gone = weakref.ref(comm)
     del comm
     thread.join(60 * PATIENCE)
     gc.collect()
-    return gone() is None and not thread.is_alive()
-
-
-def test_the_thread_ends_with_a_communicator_that_is_dropped(run_processes):
-    assert run_processes(1, drop_a_communicator, f"drop{os.getpid()}") == [True]
+    assert gone() is None
+    assert not thread.is_alive()
 
 
 @on_ranks(2)

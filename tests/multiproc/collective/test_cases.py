@@ -1,7 +1,6 @@
 """The right answer, bit for bit: cases of `support.oracle` by every driver of `support.drivers`, in every setting."""
 
 import pytest
-from support.capi import build
 from support.drivers import DRIVERS, draw_for, run_cases
 from support.harness import RANKS, run_ranks
 from support.inputs import NUMPY_DTYPES
@@ -25,17 +24,12 @@ PROCESSES = [name for name in DRIVERS if name != "Unstaged"]  # private arrays o
 NUMBER = 60  # cases for each group of ranks
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("capi"))
-
-
 @pytest.mark.sample(20)
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("driver", PROCESSES)
 def test_every_case_is_right_by_every_driver_in_every_setting(n, setting, driver, seed, request):
-    more = [request.getfixturevalue("library")] if driver.startswith("C") else []
+    more = [request.getfixturevalue("c_library")] if driver.startswith("C") else []
     run_ranks(n, run_cases, driver, draw_for(driver, NUMBER, seed), *more, init=SETTINGS[setting])
 
 
@@ -43,7 +37,7 @@ def test_every_case_is_right_by_every_driver_in_every_setting(n, setting, driver
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_case_is_right_if_ranks_are_threads(n, driver, seed, request):
-    more = [request.getfixturevalue("library")] if driver.startswith("C") else []
+    more = [request.getfixturevalue("c_library")] if driver.startswith("C") else []
     run_rank_threads(n, run_cases, driver, draw_for(driver, NUMBER, seed), *more)
 
 

@@ -4,7 +4,6 @@ import mmap
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
 from support.inputs import same_bits
 from support.on_ranks import on_ranks
 
@@ -34,63 +33,56 @@ def test_an_empty_share_at_the_end_of_an_eager_message_waits_for_no_line(comm):
         assert comm.scatter(x, out, counts=counts).tolist() == [1] * counts[comm.rank]
 
 
-def disagree(comm, way):
-    odd = comm.rank == comm.size - 1
-    n = 20_000 if "large" in way else 2
-    counts = [n] * comm.size
-    if odd:
-        # The odd one believes that others have more, and has itself the right number.
-        counts = [n + 1, *counts[1:]] if "more" in way else [*counts[1:], n]
-        if "swap" in way:
-            counts = [n + 1, n - 1, *counts[2:]] if comm.size > 2 else [2 * n, n]
-    x = np.ones((n, 2), np.float32)
-    try:
-        if way.startswith("all_gather"):
-            comm.all_gather(x, counts=counts)
-        elif way.startswith("gather"):
-            comm.gather(x, counts=counts)
-            comm.barrier()
-        elif way.startswith("reduce_scatter"):
-            comm.reduce_scatter(np.ones((sum(counts), 2)), counts=counts)
-        elif way.startswith("scatter"):
-            comm.scatter(np.ones((sum(counts), 2)), np.empty((n, 2)), counts=counts)
-            comm.barrier()
-        elif way.startswith("uniform"):
-            comm.all_gather(x) if odd else comm.all_gather(x, counts=counts)
-        elif way.startswith("row"):
-            x = np.ones((n, 4 if odd else 2), np.float32)
-            comm.all_to_all(np.concatenate([x] * comm.size), counts=counts)
-        elif way.startswith("expects"):
-            expected = [n] * comm.size
-            expected[0] += odd
-            comm.all_to_all(np.concatenate([x] * comm.size), counts=[n] * comm.size, out_counts=expected)
-        elif way.startswith("room"):
-            out = np.empty((n * comm.size + odd, 2), np.float32)
-            comm.all_to_all(np.concatenate([x] * comm.size), out, counts=[n] * comm.size)
-    except MismatchError as error:
-        assert comm.is_broken
-        with pytest.raises(MismatchError):
-            comm.barrier()
-        return str(error)
-    return None
+def rows(count, width=2):
+    return np.ones((count, width), np.float32)
+
+
+def more(comm, n, odd):
+    """Counts; the odd rank believes that rank 0 has more, and has itself the right number."""
+    return [n + odd, *[n] * (comm.size - 1)]
+
+
+def swapped(comm, n, odd):
+    """Counts; those of the odd rank differ and, if there are three ranks, have the same sum."""
+    if not odd:
+        return [n] * comm.size
+    return [n + 1, n - 1, *[n] * (comm.size - 2)] if comm.size > 2 else [2 * n, n]
+
+
+# By name: the call, of the number of rows and of whether this is the rank that disagrees, with a barrier where a root
+# ends its part; and a part of the error.
+WAYS = {
+    "all_gather more": (lambda c, n, odd: c.all_gather(rows(n), counts=more(c, n, odd)), ""),
+    "all_gather swap": (lambda c, n, odd: c.all_gather(rows(n), counts=swapped(c, n, odd)), ""),
+    "gather more": (lambda c, n, odd: (c.gather(rows(n), counts=more(c, n, odd)), c.barrier()), ""),
+    "reduce_scatter more": (
+        lambda c, n, odd: c.reduce_scatter(rows(n * c.size + odd), counts=more(c, n, odd)), ""),
+    "scatter more": (
+        lambda c, n, odd: (c.scatter(rows(n * c.size + odd), rows(n), counts=more(c, n, odd)), c.barrier()), ""),
+    "uniform": (lambda c, n, odd: c.all_gather(rows(n), counts=None if odd else [n] * c.size), ""),
+    "row": (lambda c, n, odd: c.all_to_all(rows(n * c.size, 4 if odd else 2), counts=[n] * c.size), ""),
+    "expects": (
+        lambda c, n, odd: c.all_to_all(rows(n * c.size), counts=[n] * c.size, out_counts=more(c, n, odd)),
+        "rank 0 sends {n} rows to rank {last}, which expects {more}"),
+    "room": (
+        lambda c, n, odd: c.all_to_all(rows(n * c.size), rows(n * c.size + odd), counts=[n] * c.size),
+        "rank {last} has room for"),
+}  # fmt: skip
 
 
 @pytest.mark.sample(12)
-@pytest.mark.parametrize("size", ["small", "large"])
-@pytest.mark.parametrize(
-    "way", ["all_gather more", "all_gather swap", "gather more", "reduce_scatter more", "scatter more", "uniform",
-            "row", "expects", "room"],
-)
-@pytest.mark.parametrize("n", [2, 3])
-def test_ranks_with_different_counts_all_get_an_error(n, way, size):
-    texts = run_ranks(n, disagree, f"{way} {size}")
-    assert all(texts), texts
-    assert all("disagree" in text for text in texts)
-    if way == "expects":
-        rows = 20_000 if size == "large" else 2
-        assert all(f"rank 0 sends {rows} rows to rank {n - 1}, which expects {rows + 1}" in text for text in texts)
-    if way == "room":
-        assert all(f"rank {n - 1} has room for" in text for text in texts)
+@pytest.mark.parametrize("count", [2, 20_000])
+@pytest.mark.parametrize("way", WAYS)
+@on_ranks(2, 3)
+def test_ranks_with_different_counts_all_get_an_error(comm, way, count):
+    call, text = WAYS[way]
+    last = comm.size - 1
+    with pytest.raises(MismatchError, match="disagree") as caught:
+        call(comm, count, comm.rank == last)
+    assert text.format(n=count, more=count + 1, last=last) in str(caught.value)
+    assert comm.is_broken
+    with pytest.raises(MismatchError):
+        comm.barrier()
 
 
 @on_ranks(1, 2, 3)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.harness import run_ranks, start_ranks
+from support.on_ranks import on_ranks
 
-from shmring.errors import MismatchError
+from shmring.errors import MismatchError, PeerLostError
 
-SMALL, LARGE = 6, 60_000  # eager; planned. Both divisible by the number of ranks
+SMALL, LARGE = 12, 60_000  # eager; planned. Both divisible by the number of ranks
 
 
 def xs(comm, n, dtype=np.float32):
@@ -17,80 +18,50 @@ def blocks(comm, n):
     return np.ones((comm.size, n // comm.size), np.float32)
 
 
+def call(name, make=xs, **keywords):
+    """A call of this method, of arrays of n elements in all that ``make`` gives."""
+    return lambda comm, n: getattr(comm, name)(make(comm, n), **keywords)
+
+
+def with_own_root(name):
+    """A call whose root is the rank itself."""
+    return lambda comm, n: getattr(comm, name)(xs(comm, n), root=comm.rank)
+
+
+def of(dtype):
+    return lambda comm, n: xs(comm, n, dtype)
+
+
+def of_count(change):
+    return lambda comm, n: xs(comm, change(n))
+
+
+all_reduce, all_gather, scan = call("all_reduce"), call("all_gather"), call("scan")
+all_to_all = call("all_to_all", blocks)
+
 # What the others call, what the odd one calls, and what the error must show of each.
 PAIRS = {
-    "kind": (lambda c, n: c.all_reduce(xs(c, n)), lambda c, n: c.all_gather(xs(c, n)), "all_reduce(sum", "all_gather("),
-    "kind of reduction": (
-        lambda c, n: c.all_reduce(xs(c, n)),
-        lambda c, n: c.scan(xs(c, n)),
-        "all_reduce(sum",
-        "scan(sum",
-    ),
-    "kind, one rooted": (
-        lambda c, n: c.all_reduce(xs(c, n)),
-        lambda c, n: c.reduce(xs(c, n), root=c.rank),
-        "all_reduce(",
-        "reduce(",
-    ),
-    "inclusive": (lambda c, n: c.scan(xs(c, n)), lambda c, n: c.exscan(xs(c, n)), "scan(", "exscan("),
-    "op": (lambda c, n: c.all_reduce(xs(c, n)), lambda c, n: c.all_reduce(xs(c, n), op="max"), "(sum", "(max"),
+    "kind": (all_reduce, all_gather, "all_reduce(sum", "all_gather("),
+    "kind of reduction": (all_reduce, scan, "all_reduce(sum", "scan(sum"),
+    "kind, one rooted": (all_reduce, with_own_root("reduce"), "all_reduce(", "reduce("),
+    "inclusive": (scan, call("exscan"), "scan(", "exscan("),
+    "op": (all_reduce, call("all_reduce", op="max"), "(sum", "(max"),
     "op of reduce_scatter": (
-        lambda c, n: c.reduce_scatter(blocks(c, n)),
-        lambda c, n: c.reduce_scatter(blocks(c, n), op="min"),
-        "(sum",
-        "(min",
-    ),
-    "dtype of one width": (
-        lambda c, n: c.all_reduce(xs(c, n)),
-        lambda c, n: c.all_reduce(xs(c, n, np.int32)),
-        "float32",
-        "int32",
-    ),
-    "dtype of another width": (
-        lambda c, n: c.all_gather(xs(c, n)),
-        lambda c, n: c.all_gather(xs(c, n, np.float64)),
-        "float32",
-        "float64",
-    ),
-    "dtype moved": (
-        lambda c, n: c.broadcast(xs(c, n), root=0),
-        lambda c, n: c.broadcast(xs(c, n, np.uint32), root=0),
-        "float32",
-        "uint32",
-    ),
-    "count": (lambda c, n: c.all_reduce(xs(c, n)), lambda c, n: c.all_reduce(xs(c, n - 1)), "float32 x ", "float32 x "),
-    "count by half": (
-        lambda c, n: c.all_to_all(blocks(c, n)),
-        lambda c, n: c.all_to_all(blocks(c, n // 2)),
-        "float32 x ",
-        "float32 x ",
-    ),
-    "shape of the same count": (
-        lambda c, n: c.all_to_all(blocks(c, n)),
-        lambda c, n: c.all_to_all(np.ones((c.size, 2 * n // c.size), np.float32)),
-        "float32 x ",
-        "float32 x ",
-    ),
-    "root": (lambda c, n: c.reduce(xs(c, n), root=0), lambda c, n: c.reduce(xs(c, n), root=c.rank), "root=0", "root="),
-    "root of broadcast": (
-        lambda c, n: c.broadcast(xs(c, n), root=0),
-        lambda c, n: c.broadcast(xs(c, n), root=c.rank),
-        "root=0",
-        "root=",
-    ),
-    "root of gather": (
-        lambda c, n: c.gather(xs(c, n), root=0),
-        lambda c, n: c.gather(xs(c, n), root=c.rank),
-        "root=0",
-        "root=",
-    ),
+        call("reduce_scatter", blocks), call("reduce_scatter", blocks, op="min"), "(sum", "(min"),
+    "dtype of one width": (all_reduce, call("all_reduce", of(np.int32)), "float32", "int32"),
+    "dtype of another width": (all_gather, call("all_gather", of(np.float64)), "float32", "float64"),
+    "dtype moved": (call("broadcast", root=0), call("broadcast", of(np.uint32), root=0), "float32", "uint32"),
+    "count": (all_reduce, call("all_reduce", of_count(lambda n: n - 1)), "float32 x ", "float32 x "),
+    "count by half": (all_to_all, lambda c, n: all_to_all(c, n // 2), "float32 x ", "float32 x "),
+    "shape of the same count": (all_to_all, lambda c, n: all_to_all(c, 2 * n), "float32 x ", "float32 x "),
+    "root": (call("reduce", root=0), with_own_root("reduce"), "root=0", "root="),
+    "root of broadcast": (call("broadcast", root=0), with_own_root("broadcast"), "root=0", "root="),
+    "root of gather": (call("gather", root=0), with_own_root("gather"), "root=0", "root="),
     "size, eager and planned": (
-        lambda c, n: c.all_reduce(xs(c, n)),
-        lambda c, n: c.all_reduce(xs(c, 100_000)),
-        "float32 x ",
-        "float32 x 100000",
-    ),
-    "array and barrier": (lambda c, n: c.all_reduce(xs(c, n)), lambda c, n: c.barrier(), "all_reduce(", "barrier()"),
+        all_reduce, call("all_reduce", of_count(lambda n: 100_000)), "float32 x ", "float32 x 100000"),
+    "size, split and not": (
+        all_reduce, call("all_reduce", of_count(lambda n: n // 32)), "float32 x ", "float32 x "),
+    "array and barrier": (all_reduce, lambda c, n: c.barrier(), "all_reduce(", "barrier()"),
     "counts": (
         lambda c, n: c.all_gather(xs(c, n), counts=[n] * c.size),
         lambda c, n: c.all_gather(xs(c, n), counts=[n + (r != c.rank) for r in range(c.size)]),
@@ -98,18 +69,14 @@ PAIRS = {
         "digest",
     ),
     "a bundle and an array": (
-        lambda c, n: c.all_reduce(xs(c, n)),
-        lambda c, n: c.all_reduce_many([xs(c, n), xs(c, 1)]),
-        "all_reduce(",
-        "all_reduce_many(",
-    ),
+        all_reduce, lambda c, n: c.all_reduce_many([xs(c, n), xs(c, 1)]), "all_reduce(", "all_reduce_many("),
     "layout of a bundle": (
         lambda c, n: c.all_reduce_many([xs(c, n), xs(c, 2)]),
         lambda c, n: c.all_reduce_many([xs(c, 2), xs(c, n)]),
         "layout",
         "layout",
     ),
-}
+}  # fmt: skip
 
 
 def call_something_else(comm, pair, n, odd):
@@ -125,13 +92,17 @@ def call_something_else(comm, pair, n, odd):
     return str(caught.value), caught.value.ranks
 
 
-@pytest.mark.sample(20)
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
+@pytest.mark.sample(60)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("n", "init"),
+    [(SMALL, {}), (LARGE, {}), (LARGE, {"threads": 3, "split_nbytes": 100_000})],
+    ids=["eager", "planned", "split"],
+)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_all_ranks_get_a_disagreement_with_both_calls(pair, n, ranks):
+def test_all_ranks_get_a_disagreement_with_both_calls(pair, n, init, ranks):
     for odd in {ranks - 1, 1}:
-        errors = run_ranks(ranks, call_something_else, pair, n, odd)
+        errors = run_ranks(ranks, call_something_else, pair, n, odd, init=init)
         assert len(set(errors)) == 1, errors  # one account of one event
         text, about = errors[0]
         assert len(set(about)) == 2
@@ -145,54 +116,41 @@ def test_all_ranks_get_a_disagreement_with_both_calls(pair, n, ranks):
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
-def swap_two_calls(comm, n, odd):
-    calls = [lambda: comm.all_reduce(np.ones(n)), lambda: comm.all_gather(np.ones(n))]
-    with pytest.raises(MismatchError) as caught:
-        for one in reversed(calls) if comm.rank == odd else calls:
+in_both_sizes = pytest.mark.parametrize("count", [SMALL, LARGE], ids=["eager", "planned"])
+BOTH_CALLS = r"all_reduce\((.|\n)*all_gather\(|all_gather\((.|\n)*all_reduce\("
+
+
+@in_both_sizes
+@on_ranks(2, 3, 4)
+def test_calls_in_another_order_are_a_disagreement(comm, count):
+    calls = [lambda: comm.all_reduce(np.ones(count)), lambda: comm.all_gather(np.ones(count))]
+    with pytest.raises(MismatchError, match=BOTH_CALLS):
+        for one in reversed(calls) if comm.rank == comm.size - 1 else calls:
             one()
-    return str(caught.value)
-
-
-def skip_one_call(comm, n, odd, before):
-    for _ in range(before):
-        comm.all_reduce(np.ones(n))
-    with pytest.raises(MismatchError) as caught:
-        if comm.rank != odd:
-            comm.all_gather(np.ones(n))
-        comm.all_reduce(np.ones(n))
-        comm.barrier()
-    return str(caught.value)
-
-
-def skip_at_the_end(comm, n, odd):
-    comm.all_reduce(np.ones(n))
-    if comm.rank != odd:
-        comm.all_gather(np.ones(n))
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
-def test_calls_in_another_order_are_a_disagreement(n, ranks):
-    for text in run_ranks(ranks, swap_two_calls, n, ranks - 1):
-        assert "all_reduce(" in text
-        assert "all_gather(" in text
 
 
 @pytest.mark.parametrize("before", [0, 1, 7, 8, 9])  # what the slots still hold is no answer
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
-def test_a_rank_that_skips_a_collective_is_found_out(n, before):
-    for text in run_ranks(3, skip_one_call, n, 2, before):
-        assert "all_reduce(" in text
-        assert "all_gather(" in text
+@in_both_sizes
+@on_ranks(3)
+def test_a_rank_that_skips_a_collective_is_found_out(comm, count, before):
+    for _ in range(before):
+        comm.all_reduce(np.ones(count))
+    with pytest.raises(MismatchError, match=BOTH_CALLS):
+        if comm.rank != 2:
+            comm.all_gather(np.ones(count))
+        comm.all_reduce(np.ones(count))
+        comm.barrier()
 
 
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
-def test_a_rank_that_skips_the_last_collective_has_left(n):
-    from support.harness import start_ranks
+def skip_at_the_end(comm, count, odd):
+    comm.all_reduce(np.ones(count))
+    if comm.rank != odd:
+        comm.all_gather(np.ones(count))
 
-    from shmring.errors import PeerLostError
 
-    outcomes = start_ranks(3, skip_at_the_end, n, 1).outcomes()
+@in_both_sizes
+def test_a_rank_that_skips_the_last_collective_has_left(count):
+    outcomes = start_ranks(3, skip_at_the_end, count, 1).outcomes()
     assert outcomes[1].ok
     for rank in (0, 2):
         assert type(outcomes[rank].error) is PeerLostError, outcomes[rank]
@@ -208,8 +166,6 @@ def skip_a_same_one(comm, n):
 
 def test_of_calls_that_are_all_alike_the_missing_one_is_the_last():
     # No signature shows it: one call too few shows when no rank comes to the last.
-    from support.harness import start_ranks
-
     outcomes = start_ranks(2, skip_a_same_one, SMALL).outcomes()
     assert outcomes[0].ok
     assert outcomes[1].error is not None

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from support.drivers import run_cases
+from support.harness import run_ranks
 from support.inputs import NUMPY_DTYPES, values
 from support.oracle import draw
 
@@ -49,13 +50,13 @@ def calls(comm, some):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "name"), [(4, "two nodes"), (8, "uneven"), (8, "four nodes in two packages")])
-def test_hierarchical_plans_are_right_and_used(run_ranks, tmp_path, size, name, threads, seed):
+def test_hierarchical_plans_are_right_and_used(tmp_path, size, name, threads, seed):
     env = forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"}
     for made in run_ranks(size, calls, cases(seed), env=env, init={"threads": threads, "split_nbytes": 0}):
         assert made == {(kind, threads, "hierarchical") for kind in KINDS}
 
 
-def test_without_hierarchical_plans_none_is_used(run_ranks, seed):
+def test_without_hierarchical_plans_none_is_used(seed):
     for made in run_ranks(4, calls, cases(seed), env={"SHMRING_HIERARCHICAL_NBYTES": str(1 << 40)}):
         assert not any(algorithm == "hierarchical" for _, _, algorithm in made)
 
@@ -73,7 +74,7 @@ def limit_in(text):
     return int(re.search(r"hierarchical: .* domains: above (\d+) bytes", text)[1])
 
 
-def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
+def test_what_is_nested_and_why_is_explained(tmp_path):
     env = forced(tmp_path, LEVELS["two nodes"])
     for text, wider, other, domains in run_ranks(4, explained, env=env | {"SHMRING_HIERARCHICAL_NBYTES": "0"}):
         assert domains == ((0, 0, 1, 1),)
@@ -83,7 +84,7 @@ def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
         assert "hierarchical" not in other
 
 
-def test_ranks_that_measure_their_distances_find_the_same_domains(run_ranks):
+def test_ranks_that_measure_their_distances_find_the_same_domains():
     found = run_ranks(5, measured, init={"nearness": 1, "hierarchical_nbytes": 0})
     assert len(set(found)) == 1
 
@@ -100,7 +101,7 @@ def come_late(comm):
     return times
 
 
-def test_no_rank_leaves_a_barrier_before_the_last_has_come(run_ranks, tmp_path):
+def test_no_rank_leaves_a_barrier_before_the_last_has_come(tmp_path):
     found = run_ranks(6, come_late, env=forced(tmp_path, LEVELS["two nodes"]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"})
     for k in range(20):
         assert max(times[k][0] for times in found) <= min(times[k][1] for times in found)

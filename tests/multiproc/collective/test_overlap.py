@@ -5,34 +5,11 @@ Exactly in place it works; otherwise that rank refuses it, and no rank gets wron
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.on_ranks import on_ranks
+from support.oracle import result
 
 SMALL_SLOTS = {"slot_nbytes": 4096, "nslots": 4, "eager_nbytes": 512}
 ROOT = 1
-
-
-def blocks(whole, counts):
-    return np.split(whole, np.cumsum(counts)[:-1])
-
-
-def joined(xs, counts, rank):
-    return np.concatenate(xs)
-
-
-def from_root(xs, counts, rank):
-    return blocks(xs[ROOT], counts)[rank]
-
-
-def reduced(xs, counts, rank):
-    return sum(xs)
-
-
-def reduced_block(xs, counts, rank):
-    return blocks(sum(xs), counts)[rank]
-
-
-def transposed(xs, counts, rank):
-    return np.concatenate([blocks(x, [counts[rank]] * len(xs))[rank] for x in xs])
 
 
 def own_place(counts, rank):
@@ -43,16 +20,16 @@ def start(counts, rank):
     return 0
 
 
-# By name: rows of x, rows of out, what out must be, in which of both the other one lies in place, and at which row.
+# By name: rows of x, rows of out, in which of both the other one lies in place, and at which row.
 CALLS = {
-    "all_gather": ("own", "all", joined, "out", own_place),
-    "gather": ("own", "all", joined, "out", own_place),
-    "scatter": ("all", "own", from_root, "x", own_place),
-    "reduce_scatter": ("all", "own", reduced_block, "x", own_place),
-    "all_reduce": ("all", "all", reduced, "x", start),
-    "reduce": ("all", "all", reduced, "x", start),
-    "scan": ("all", "all", lambda xs, counts, rank: sum(xs[: rank + 1]), "x", start),
-    "all_to_all": ("same", "same", transposed, "x", start),
+    "all_gather": ("own", "all", "out", own_place),
+    "gather": ("own", "all", "out", own_place),
+    "scatter": ("all", "own", "x", own_place),
+    "reduce_scatter": ("all", "own", "x", own_place),
+    "all_reduce": ("all", "all", "x", start),
+    "reduce": ("all", "all", "x", start),
+    "scan": ("all", "all", "x", start),
+    "all_to_all": ("same", "same", "x", start),
 }
 
 
@@ -73,7 +50,7 @@ def with_arguments(comm, name, x, out, counts):
 
 def overlap_on_one_rank(comm, name, counts, width):
     size, rank = comm.size, comm.rank
-    of_x, of_out, expected_of, outer, place_of = CALLS[name]
+    of_x, of_out, outer, place_of = CALLS[name]
 
     def rows(which, r):
         return {"own": counts[r], "all": sum(counts), "same": counts[r] * size}[which]
@@ -81,7 +58,7 @@ def overlap_on_one_rank(comm, name, counts, width):
     if name == "all_to_all":     # every rank must expect what the others send
         counts = [counts[0]] * size
     xs = [np.random.default_rng(r).integers(0, 99, (rows(of_x, r), width)) for r in range(size)]
-    expected = expected_of(xs, counts, rank)
+    expected = result(name, xs, rank, root=ROOT, counts=[counts] * size if name == "all_to_all" else counts)
     nx, nout = rows(of_x, rank) * width, rows(of_out, rank) * width
     place = place_of(counts, rank) * width * (1 if outer == "out" else -1)     # of x in out
     refused = 0
@@ -109,11 +86,8 @@ def overlap_on_one_rank(comm, name, counts, width):
 
 @pytest.mark.parametrize("width", [3, 3000])
 @pytest.mark.parametrize("counts", [[1, 2, 1], [2, 1, 2], [1, 1, 1], [0, 3, 1]], ids=str)
-def test_an_overlap_is_refused_unless_it_is_in_place(counts, width):
-    run_ranks(3, overlap_all, counts, width, init=SMALL_SLOTS)
-
-
-def overlap_all(comm, counts, width):
+@on_ranks(3, init=SMALL_SLOTS)
+def test_an_overlap_is_refused_unless_it_is_in_place(comm, counts, width):
     for name in CALLS:
         refused = overlap_on_one_rank(comm, name, counts, width)
         assert comm.rank != ROOT or refused or (name == "all_to_all" and not counts[0]), name

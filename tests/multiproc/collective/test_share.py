@@ -12,11 +12,14 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks
 from support.inputs import same_bits, values
+from support.limits import limited
+from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 
 from shmring.errors import MismatchError, OutOfSharedMemoryError, SegmentError
@@ -26,6 +29,7 @@ PAGE = mmap.PAGESIZE
 GROUPS = [n for n in RANKS if n > 1]
 LARGE = 100_003
 LIBC = ctypes.CDLL(None, use_errno=True)
+MAPPINGS = Path("/proc/sys/vm/max_map_count")
 
 
 def filled(comm, count=LARGE, dtype=np.float32):
@@ -43,14 +47,13 @@ def nzero_copy(comm):
 def properties_at(address):
     """The line of the mapping that contains an address, and its flags, from /proc/self/smaps."""
     head = ""
-    with open("/proc/self/smaps") as smaps:
-        for line in smaps:
-            first = line.split()[0]
-            if "-" in first and ":" not in first:
-                start, _, end = first.partition("-")
-                head = line if int(start, 16) <= address < int(end, 16) else ""
-            elif head and first == "VmFlags:":
-                return head, line.split()[1:]
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and ":" not in first:
+            start, _, end = first.partition("-")
+            head = line if int(start, 16) <= address < int(end, 16) else ""
+        elif head and first == "VmFlags:":
+            return head, line.split()[1:]
     return head, []
 
 
@@ -61,13 +64,14 @@ def is_shared(x):
 
 def is_shared_at(address):
     head, _ = properties_at(address)
-    return "s" in head.split()[1] if head else False
+    return bool(head) and "s" in head.split()[1]
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
 
 
-def views(comm):
+@on_ranks(*GROUPS)
+def test_views_plans_and_background_calls_take_the_shared_memory(comm):
     x = np.ones((200, 300))
     with comm.share(x):
         before = nzero_copy(comm)
@@ -100,16 +104,11 @@ def views(comm):
     x[...] = 1
     plan()
     assert (x == comm.size).all()
-    return zero_copy
+    assert zero_copy in (3, 4, 5)  # one row, of 2400 bytes, may be an eager message, and two rows, too
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_views_plans_and_background_calls_take_the_shared_memory(n):
-    # One row, of 2400 bytes, may be an eager message, and two rows, too.
-    assert run_ranks(n, views)[0] in (3, 4, 5)
-
-
-def mixed(comm):
+@on_ranks(*GROUPS)
+def test_ranks_close_in_any_order_and_other_communicators_stage(comm):
     """Shared on some ranks, private or closed on the others, in turns: every call is right."""
     x = filled(comm)
     expected = summed(comm)
@@ -140,12 +139,8 @@ def mixed(comm):
     comm.barrier()
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_ranks_close_in_any_order_and_other_communicators_stage(n):
-    run_ranks(n, mixed)
-
-
-def several(comm):
+@on_ranks(2, 3)
+def test_several_arrays_are_shared_in_one_call(comm):
     xs = [filled(comm, n) for n in (50_000, 3, 20_000, 100, 12_345)]
     with comm.share(*xs) as shared:
         assert sum(x.nbytes for x in xs) > shared.nbytes > 50_000 * 4
@@ -163,12 +158,8 @@ def several(comm):
         assert same_bits(x, summed(comm, x.size))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_several_arrays_are_shared_in_one_call(n):
-    run_ranks(n, several)
-
-
-def neighbours(comm):
+@on_ranks(2)
+def test_arrays_may_share_a_page_but_not_overlap(comm):
     """Two arrays with a page in common, shared in two calls and closed in both orders."""
     for order in (0, 1):
         memory = np.zeros(4 * LARGE, np.float32)
@@ -191,14 +182,11 @@ def neighbours(comm):
             comm.share(memory[:LARGE])
 
 
-def test_arrays_may_share_a_page_but_not_overlap():
-    run_ranks(2, neighbours)
-
-
 # ---- what can be shared ----------------------------------------------------------------------------------------------
 
 
-def kinds(comm):
+@on_ranks(2)
+def test_every_kind_of_memory_that_python_objects_have(comm):
     n = 1 << 17
     anonymous = mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     made = [bytearray(n), array.array("d", bytes(n)), np.zeros(n, np.uint8), np.empty(n, np.uint8), anonymous,
@@ -225,10 +213,6 @@ def kinds(comm):
     held.extend(b"more")
 
 
-def test_every_kind_of_memory_that_python_objects_have():
-    run_ranks(2, kinds)
-
-
 def without_owner(x):
     """An ndarray over the memory of ``x``, to which it does not refer: what C code may make."""
     numpy_api = getattr(np, "_core", None) or np.core
@@ -243,12 +227,12 @@ def without_owner(x):
     return make(np.ndarray, 1, (ctypes.c_ssize_t * 1)(x.size), x.dtype.num, None, x.ctypes.data, 0, carray, None)
 
 
-def unmovable(comm, directory):
+@on_ranks(2, 3)
+def test_memory_that_cannot_be_shared_is_an_error_on_all_ranks_before_anything_changed(comm, tmp_path):
     """Rank 1 passes memory that cannot be shared: all raise alike, and nothing has changed."""
     n = 4 * LARGE
-    path = f"{directory}/{os.getpid()}"
-    with open(path, "wb") as file:
-        file.write(bytes(n))
+    path = tmp_path / str(comm.rank)
+    path.write_bytes(bytes(n))
     fixed = mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     fixed.madvise(mmap.MADV_DONTFORK)
     frozen = np.zeros(n, np.uint8)
@@ -282,13 +266,6 @@ def unmovable(comm, directory):
     x = filled(comm)
     with comm.share(x):
         assert same_bits(comm.all_reduce(x), summed(comm))
-    del cases
-    os.unlink(path)
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_memory_that_cannot_be_shared_is_an_error_on_all_ranks_before_anything_changed(n, tmp_path):
-    run_ranks(n, unmovable, str(tmp_path))
 
 
 def in_huge_pages(comm):
@@ -302,34 +279,27 @@ def in_huge_pages(comm):
 
 
 def test_pages_of_hugetlbfs_are_refused():
-    path = "/proc/sys/vm/nr_hugepages"
-    with open(path) as file:
-        had = file.read()
+    path = Path("/proc/sys/vm/nr_hugepages")
+    had = path.read_text()
     try:
-        with open(path, "w") as file:
-            file.write("4")
+        path.write_text("4")
     except OSError:
         pytest.skip("no right to reserve huge pages")
     try:
         if "none" in run_ranks(2, in_huge_pages):
             pytest.skip("no huge pages")
     finally:
-        with open(path, "w") as file:
-            file.write(had)
+        path.write_text(had)
 
 
-def different(comm, what):
-    shape, dtype = [((LARGE,), np.float32), ((LARGE + 1,), np.float32), ((LARGE,), np.int32)][what if comm.rank else 0]
-    xs = [np.ones(shape, dtype)] * (2 if what == 3 and comm.rank else 1)
+@pytest.mark.parametrize("theirs", [(LARGE + 1, np.float32), (LARGE, np.int32)])
+@on_ranks(3)
+def test_ranks_that_share_different_arrays_all_raise(comm, theirs):
+    x = np.ones(*((LARGE, np.float32) if comm.rank == 0 else theirs))
     with pytest.raises(MismatchError, match="rank 0 shares 100003 float32; rank 1 shares 100"):
-        comm.share(*xs)
-    assert not is_shared(xs[0])
+        comm.share(x)
+    assert not is_shared(x)
     assert comm.is_broken
-
-
-@pytest.mark.parametrize("what", [1, 2])
-def test_ranks_that_share_different_arrays_all_raise(what):
-    run_ranks(3, different, what)
 
 
 def small(comm):
@@ -351,29 +321,21 @@ def test_small_arrays_stay_private(n):
     run_ranks(n, small)
 
 
-def without_room(comm, limited):
+@on_ranks(3)
+def test_no_room_on_one_rank_is_an_error_on_all_and_nothing_has_changed(comm):
     x = filled(comm)
-    if comm.rank == limited:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    for _ in range(2):
-        with pytest.raises(OutOfSharedMemoryError, match="cannot reserve"):
-            comm.share(x)
-        assert not is_shared(x)
-    if comm.rank == limited:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limited(resource.RLIMIT_FSIZE, 100_000) if comm.rank == 1 else contextlib.nullcontext():
+        for _ in range(2):
+            with pytest.raises(OutOfSharedMemoryError, match="cannot reserve"):
+                comm.share(x)
+            assert not is_shared(x)
     with comm.share(x):
         assert same_bits(comm.all_reduce(x), summed(comm))
 
 
-def test_no_room_on_one_rank_is_an_error_on_all_and_nothing_has_changed():
-    run_ranks(3, without_room, 1)
-
-
 def without_mappings(comm):
     """Rank 1 has fewer and fewer mappings left, so that it fails at each step in turn; in the last one, none."""
-    with open("/proc/sys/vm/max_map_count") as file:
-        most = int(file.read())
+    most = int(MAPPINGS.read_text())
     spare, failures = [], 0
     x, content = filled(comm), filled(comm)
     if comm.rank == 1:
@@ -402,7 +364,7 @@ def without_mappings(comm):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not os.path.exists("/proc/sys/vm/max_map_count"), reason="no limit of mappings")
+@pytest.mark.skipif(not MAPPINGS.exists(), reason="no limit of mappings")
 def test_a_rank_that_may_have_no_more_mappings_leaves_all_arrays_private():
     assert min(run_ranks(2, without_mappings)) > 1
 
@@ -410,7 +372,8 @@ def test_a_rank_that_may_have_no_more_mappings_leaves_all_arrays_private():
 # ---- the life of a handle --------------------------------------------------------------------------------------------
 
 
-def dropped(comm):
+@on_ranks(2)
+def test_a_dropped_handle_warns_and_the_array_stays_shared_until_its_communicator_is_closed(comm):
     """It warns, and the memory stays shared, and kept, until the communicator is closed."""
     x, y = filled(comm), filled(comm)
     with comm.dup() as other:
@@ -440,7 +403,7 @@ def dropped(comm):
     shared = comm.share(x)
     del x
     gc.collect()
-    assert "s" in properties_at(address + LARGE * 2)[0].split()[1]
+    assert is_shared_at(address + LARGE * 2)
     x = shared.arrays[0]
     comm.all_reduce(x)
     shared.close()
@@ -456,11 +419,8 @@ def dropped(comm):
     assert same_bits(x, summed(comm))
 
 
-def test_a_dropped_handle_warns_and_the_array_stays_shared_until_its_communicator_is_closed():
-    run_ranks(2, dropped)
-
-
-def communicator_first(comm):
+@on_ranks(2)
+def test_the_end_of_the_communicator_closes_its_shares(comm):
     with comm.dup() as other:
         x = filled(comm)
         shared = other.share(x)
@@ -475,11 +435,12 @@ def communicator_first(comm):
 
 def mappings():
     gc.collect()
-    with open("/proc/self/maps") as maps:
-        return sorted(line.split()[-1] for line in maps if "shmring" in line and ".so" not in line)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted(line.split()[-1] for line in lines if "shmring" in line and ".so" not in line)
 
 
-def group_dropped(comm):
+@on_ranks(2)
+def test_a_handle_is_closed_though_its_communicator_was_dropped_and_nothing_stays_mapped(comm):
     x, before = filled(comm), mappings()
     group = comm.dup()
     shared = group.share(x)
@@ -495,15 +456,8 @@ def group_dropped(comm):
     comm.barrier()
 
 
-def test_a_handle_is_closed_though_its_communicator_was_dropped_and_nothing_stays_mapped():
-    run_ranks(2, group_dropped)
-
-
-def test_the_end_of_the_communicator_closes_its_shares():
-    run_ranks(2, communicator_first)
-
-
-def after_abort(comm):
+@on_ranks(2)
+def test_shares_of_a_broken_communicator_are_closed(comm):
     x = filled(comm)
     shared = comm.share(x)
     comm.barrier()
@@ -511,10 +465,6 @@ def after_abort(comm):
     shared.close()
     assert same_bits(x, filled(comm))
     assert not is_shared(x)
-
-
-def test_shares_of_a_broken_communicator_are_closed():
-    run_ranks(2, after_abort)
 
 
 def left_open(comm):
@@ -528,7 +478,8 @@ def test_the_interpreter_may_end_with_open_shares():
     assert shmring.spawn(left_open, 2) == [2, 2]
 
 
-def forked(comm):
+@on_ranks(2)
+def test_a_forked_child_has_a_private_copy(comm):
     x = np.full(LARGE, 7.0)
     small = np.ones(3)
     shared = comm.share(x, small)
@@ -560,11 +511,8 @@ def forked(comm):
         os.close(fd)
 
 
-def test_a_forked_child_has_a_private_copy():
-    run_ranks(2, forked)
-
-
-def lost(comm):
+@on_ranks(2)
+def test_an_array_that_was_resized_while_shared_is_an_error_and_nothing_is_overwritten(comm):
     x = np.empty(1 << 22, np.uint8)  # large enough for a mapping of its own, which is freed at once
     y = filled(comm)
     shared = comm.share(x, y)
@@ -581,11 +529,8 @@ def lost(comm):
     assert same_bits(y, summed(comm))
 
 
-def test_an_array_that_was_resized_while_shared_is_an_error_and_nothing_is_overwritten():
-    run_ranks(2, lost)
-
-
-def in_background(comm):
+@on_ranks(2)
+def test_a_handle_may_be_closed_while_calls_are_under_way(comm):
     x = filled(comm)
     for key in range(20):
         x[:] = values(np.float32, LARGE, comm.rank, key)
@@ -600,11 +545,8 @@ def in_background(comm):
         assert not is_shared(x)
 
 
-def test_a_handle_may_be_closed_while_calls_are_under_way():
-    run_ranks(2, in_background)
-
-
-def dropped_inside(comm):
+@on_ranks(2)
+def test_a_handle_may_be_closed_inside_a_call(comm):
     """In a function that reduces: a call inside a call of the same thread."""
     x = filled(comm)
     shared = comm.share(x)
@@ -619,11 +561,8 @@ def dropped_inside(comm):
     assert not is_shared(x)
 
 
-def test_a_handle_may_be_closed_inside_a_call():
-    run_ranks(2, dropped_inside)
-
-
-def read_meanwhile(comm):
+@on_ranks(2)
+def test_threads_may_read_while_an_array_is_shared_and_made_private(comm):
     x = np.arange(1 << 20, dtype=np.float32)
     stop, wrong, reads = threading.Event(), [], [0]
     stop_at = np.arange(0, 1 << 20, 511)
@@ -647,22 +586,18 @@ def read_meanwhile(comm):
     assert not wrong
 
 
-def test_threads_may_read_while_an_array_is_shared_and_made_private():
-    run_ranks(2, read_meanwhile)
-
-
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 
 def nmappings():
     """How many mappings this process has; none of them is of an array that was shared."""
-    with open("/proc/self/maps") as maps:
-        lines = maps.readlines()
+    lines = Path("/proc/self/maps").read_text().splitlines()
     assert not any("/dev/shm/" in line and "array" in line for line in lines)
     return len(lines)
 
 
-def again_and_again(comm):
+@on_ranks(2, 4)
+def test_sharing_and_freeing_many_times_leaves_nothing(comm):
     """Allocate, share, close, free: memory that is allocated later is private and right, and nothing accumulates."""
     rng = np.random.default_rng(comm.size)  # the same on all ranks
     counts, kept = [], []
@@ -693,11 +628,6 @@ def again_and_again(comm):
     assert counts[-1] == counts[1], counts
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_sharing_and_freeing_many_times_leaves_nothing(n):
-    run_ranks(n, again_and_again)
-
-
 def locked(comm):
     x = filled(comm)
     address, nbytes = ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(x.nbytes)
@@ -720,7 +650,8 @@ def test_locked_memory_stays_locked():
         pytest.skip("mlock is refused here")
 
 
-def advised(comm):
+@on_ranks(2)
+def test_advice_to_the_kernel_is_repeated_for_the_private_memory(comm):
     memory = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     memory.madvise(mmap.MADV_DONTDUMP)
@@ -732,11 +663,6 @@ def advised(comm):
         comm.all_reduce(x)
     assert {"hg", "dd"} & set(properties_at(middle)[1]) == before
     assert (x == sum(range(comm.size))).all()
-    return "dd" in before
-
-
-def test_advice_to_the_kernel_is_repeated_for_the_private_memory():
-    run_ranks(2, advised)
 
 
 MBIND, GET_MEMPOLICY = {"x86_64": (237, 239), "aarch64": (235, 236)}.get(platform.machine(), (0, 0))

@@ -13,6 +13,8 @@ import pytest
 from support.emulation import needs_address_limit
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.limits import address_space_nbytes, limited
+from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 from support.waits import until_ended
 
@@ -30,11 +32,12 @@ def nmapped(comm):
 
 
 def map_rooted(comm):
-    """Let small broadcasts, gathers and scatters go without staging too; equal on all ranks."""
+    """Let small broadcasts, gathers and scatters go without staging too."""
     comm.engine.sharing.rooted_nbytes = 0
 
 
-def only_what_is_reached(comm):
+@on_ranks(*GROUPS)
+def test_only_the_buffers_that_others_reach_must_be_shared(comm):
     """What others reach must be shared, what only its owner touches need not be."""
     size, rank, count = comm.size, comm.rank, 5000
     x, blocks = comm.array(np.full(count, rank, np.float32)), comm.array(np.full((size, count), rank, np.float32))
@@ -60,12 +63,8 @@ def only_what_is_reached(comm):
     assert nmapped(comm) - before == 6
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_only_the_buffers_that_others_reach_must_be_shared(n):
-    run_ranks(n, only_what_is_reached)
-
-
-def different_allocations(comm):
+@on_ranks(*GROUPS)
+def test_ranks_may_use_different_allocations_as_long_as_all_have_them(comm):
     a, b = (comm.zeros(3000, np.int32) for _ in range(2))
     map_rooted(comm)
     x = (a, b)[comm.rank % 2]
@@ -86,11 +85,6 @@ def different_allocations(comm):
     comm.all_reduce(x)
     assert (x == comm.size).all()
     assert nmapped(comm) == 1
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_ranks_may_use_different_allocations_as_long_as_all_have_them(n):
-    run_ranks(n, different_allocations)
 
 
 def in_other_ways(comm):
@@ -123,7 +117,8 @@ def test_calls_of_other_kinds_take_shared_arrays_as_well(n):
     assert counts == [counts[0]] * n
 
 
-def odd_layouts(comm):
+@on_ranks(2, 3)
+def test_views_of_any_layout_are_reduced_in_place(comm):
     matrix = comm.empty((60, 100), np.float64)
     for view in (matrix[:, :50], matrix.T, matrix[::-1], matrix[7:40], matrix.reshape(-1)[11:5000]):
         matrix[...] = 1
@@ -134,35 +129,24 @@ def odd_layouts(comm):
         assert np.count_nonzero(matrix == 1) >= matrix.size - view.size
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_views_of_any_layout_are_reduced_in_place(n):
-    run_ranks(n, odd_layouts)
-
-
-def broadcast_and_store(comm, nbytes):
+@on_ranks(3)
+def test_the_root_of_a_small_broadcast_does_not_wait_though_the_array_is_shared(comm):
     """The others come only after the root has returned: if it waited for them, none would ever come."""
-    x, returned = comm.array(np.full(nbytes, comm.rank, np.uint8)), comm.shared_result(1, np.uint8)
+    x, returned = comm.array(np.full((1 << 20) - 1, comm.rank, np.uint8)), comm.shared_result(1, np.uint8)
     while comm.rank and not returned[0]:
         time.sleep(0.001)
     comm.broadcast(x)
     returned[0] = 1
     assert not x.any()
-    return nmapped(comm)
+    assert nmapped(comm) == 0
 
 
-def test_the_root_of_a_small_broadcast_does_not_wait_though_the_array_is_shared():
-    assert run_ranks(3, broadcast_and_store, (1 << 20) - 1) == [0, 0, 0]
-
-
-def broadcast_large(comm):
+@on_ranks(3)
+def test_a_large_broadcast_needs_no_staging(comm):
     x = comm.array(np.full(1 << 20, comm.rank, np.uint8))
     comm.broadcast(x, root=1)
     assert (x == 1).all()
-    return nmapped(comm)
-
-
-def test_a_large_broadcast_needs_no_staging():
-    assert run_ranks(3, broadcast_large) == [1, 1, 1]
+    assert nmapped(comm) == 1
 
 
 # ---- one result for all ----------------------------------------------------------------------------------------------
@@ -209,7 +193,8 @@ def test_one_result_serves_all_ranks(n, count, mapped):
 # ---- what they are ---------------------------------------------------------------------------------------------------
 
 
-def look_at_peers(comm):
+@on_ranks(*RANKS)
+def test_a_shared_view_sees_what_its_owner_wrote_and_writes_it(comm):
     size, rank = comm.size, comm.rank
     matrix = comm.zeros((4, 6), np.int64)
     matrix[1:3, ::2] = rank + 1
@@ -234,12 +219,8 @@ def look_at_peers(comm):
     assert not comm.shared_view(frozen, 0).flags.writeable
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_a_shared_view_sees_what_its_owner_wrote_and_writes_it(n):
-    run_ranks(n, look_at_peers)
-
-
-def make_all_kinds(comm):
+@on_ranks(2)
+def test_empty_zeros_and_array_make_plain_arrays_of_any_shape_and_dtype(comm):
     assert comm.size == 2
     x = comm.empty((3, 4), "float32")
     assert (type(x), x.shape, x.dtype, x.flags.c_contiguous, x.flags.writeable) == (
@@ -257,11 +238,8 @@ def make_all_kinds(comm):
     assert comm.broadcast(np.arange(3)).tolist() == [0, 1, 2]
 
 
-def test_empty_zeros_and_array_make_plain_arrays_of_any_shape_and_dtype():
-    run_ranks(2, make_all_kinds)
-
-
-def refuse(comm):
+@on_ranks(1, 3)
+def test_bad_arguments_raise_before_anything_is_sent(comm):
     x = comm.empty(10)
     cases = [
         (TypeError, lambda: comm.empty(3, object)),
@@ -289,12 +267,8 @@ def refuse(comm):
     assert comm.empty(3).shape == (3,)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_bad_arguments_raise_before_anything_is_sent(n):
-    run_ranks(n, refuse)
-
-
-def ask_for_different_arrays(comm):
+@on_ranks(2)
+def test_ranks_that_ask_for_different_arrays_all_raise_and_go_on(comm):
     for shape, dtype in [(3 + comm.rank, "f4"), ((2, 6) if comm.rank else (6, 2), "f4"), (3, f"f{4 + 4 * comm.rank}")]:
         with pytest.raises(ValueError, match=r"rank 0: .*; rank 1: "):
             comm.empty(shape, dtype)
@@ -310,10 +284,6 @@ def names_left(comm):
     return [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(spelling.session_prefix(comm.name))]
 
 
-def test_ranks_that_ask_for_different_arrays_all_raise_and_go_on():
-    run_ranks(2, ask_for_different_arrays)
-
-
 # ---- how they go -----------------------------------------------------------------------------------------------------
 
 
@@ -323,20 +293,25 @@ def mappings(comm):
         return sum(spelling.session_prefix(comm.name) in line and "(deleted)" in line for line in file)
 
 
-def drop_and_make_again(comm, times):
+def held(comm):
+    return mappings(comm), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.registry)
+
+
+@pytest.mark.sample(1)
+@on_ranks(1, 2, 4)
+def test_hundreds_of_arrays_made_and_dropped_leak_nothing(comm):
     x = comm.empty(1000)
     x[:] = 1
     comm.all_reduce(x)
-    before = mappings(comm), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.registry)
-    for i in range(times):
+    before = held(comm)
+    for i in range(200):
         x = comm.zeros(1000 + i)
         x[:] = comm.rank
         y = comm.shared_result(10)
         comm.all_reduce(x)
         assert x[i] == sum(range(comm.size))
     del y
-    after = mappings(comm), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.registry)
-    assert after == before
+    assert held(comm) == before
     view = x[3:5].view(np.int64)[1:]
     peers = comm.shared_view(x, 0)[:2]
     del x
@@ -347,16 +322,10 @@ def drop_and_make_again(comm, times):
     assert peers[0] == sum(range(comm.size))
     del peers
     assert mappings(comm) == before[0] - comm.size
-    return before
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_hundreds_of_arrays_made_and_dropped_leak_nothing(n):
-    run_ranks(n, drop_and_make_again, 200)
-
-
-def drop_in_one_rank(comm):
+@on_ranks(3)
+def test_an_array_that_its_owner_dropped_stays_for_ranks_with_a_view(comm):
     x = comm.array(np.full(5000, comm.rank))
     theirs = comm.shared_view(x, 0)
     if comm.rank == 0:
@@ -364,17 +333,12 @@ def drop_in_one_rank(comm):
         del x, theirs
     comm.barrier()
     if comm.rank:
-        assert (theirs == 77).all()     # the memory stays as long as anybody looks at it
-        comm.barrier()
-        return
+        assert (theirs == 77).all()     # the memory stays as long as a view refers to it
     comm.barrier()
 
 
-def test_an_array_that_its_owner_dropped_stays_for_ranks_with_a_view():
-    run_ranks(3, drop_in_one_rank)
-
-
-def outlive_the_communicator(comm):
+@on_ranks(2)
+def test_arrays_outlive_their_communicator(comm):
     x = comm.array(np.arange(5000))
     comm.barrier()
     comm.close()
@@ -382,11 +346,7 @@ def outlive_the_communicator(comm):
     x[:] = 0
     del x
     gc.collect()
-    return mappings(comm)
-
-
-def test_arrays_outlive_their_communicator():
-    assert run_ranks(2, outlive_the_communicator) == [0, 0]
+    assert mappings(comm) == 0
 
 
 def reduce_for_ever(comm):
@@ -405,21 +365,15 @@ def test_survivors_of_a_kill_in_the_middle_of_mapped_all_reduces_name_the_dead(n
     gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
-    gang.kill(victim)
-    for outcome in gang.outcomes():
-        if outcome.rank == victim:
-            assert outcome.signal == signal.SIGKILL
-        else:
-            assert type(outcome.error) is PeerLostError, outcome
-            assert outcome.error.rank == victim
+    for outcome in gang.survivors_of(victim):
+        assert type(outcome.error) is PeerLostError, outcome
+        assert outcome.error.rank == victim
 
 
 def test_killing_all_ranks_that_have_shared_arrays_leaves_nothing():
     gang = start_ranks(3, reduce_for_ever)
     gang.wait_for("going")
-    for rank in range(3):
-        gang.kill(rank)
-    assert [outcome.signal for outcome in gang.outcomes()] == [signal.SIGKILL] * 3
+    gang.survivors_of(0, 1, 2)
     # That nothing is left of it in /dev/shm is seen around every test (conftest.py).
 
 
@@ -444,26 +398,11 @@ def test_a_rank_killed_while_it_makes_an_array_leaves_no_name(call):
         assert outcome.result == []
 
 
-@contextlib.contextmanager
-def limited(what, nbytes):
-    old = resource.getrlimit(what)
-    resource.setrlimit(what, (nbytes, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(what, old)
-
-
-def address_space():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
 def run_out(comm, what, room):
     """One rank has no room, in the file system or in its address space; all ranks raise and go on."""
     size, rank, nbytes = comm.size, comm.rank, 64 << 20
     x = comm.zeros(2000)
-    limit = room * nbytes // 2 + (address_space() if what == resource.RLIMIT_AS else 0)
+    limit = room * nbytes // 2 + (address_space_nbytes() if what == resource.RLIMIT_AS else 0)
     with limited(what, int(limit)) if rank == size - 1 else contextlib.nullcontext():
         with pytest.raises(OutOfSharedMemoryError) as caught:
             comm.empty(nbytes, np.uint8)
@@ -493,7 +432,8 @@ def test_a_rank_without_address_space_is_an_error_for_all(room):
     assert len(set(run_ranks(2, run_out, resource.RLIMIT_AS, room))) == 1
 
 
-def be_refused(comm):
+@on_ranks(3)
+def test_any_other_refusal_on_one_rank_is_an_error_for_all(comm):
     if comm.rank == 0:
         def refuse(name):
             if name == "posix_fallocate":
@@ -503,15 +443,12 @@ def be_refused(comm):
     with pytest.raises(SegmentError, match="no, by the test"):
         comm.empty(1000)
     syscalls.fault = None
-    return comm.zeros(1000).sum()
-
-
-def test_any_other_refusal_on_one_rank_is_an_error_for_all():
-    assert run_ranks(3, be_refused) == [0, 0, 0]
+    assert not comm.zeros(1000).any()
 
 
 def lend_to_torch(comm):
     import torch
+
 
     x = comm.empty(50_000, np.float32)
     tensor = torch.from_numpy(x)
@@ -524,17 +461,16 @@ def lend_to_torch(comm):
     total = comm.size * (comm.size + 1) // 2
     assert x[-1] == tensor[-1] == total
     assert x[0] == total * comm.size
-    address = tensor.data_ptr()
+    assert tensor.data_ptr() % LINE == 0
     del x
     gc.collect()
     assert tensor[-1] == total      # the tensor keeps the memory
-    return address % LINE
 
 
 @pytest.mark.torch
 def test_torch_sees_shared_arrays_without_a_copy():
     pytest.importorskip("torch")
-    assert run_ranks(2, lend_to_torch) == [0, 0]
+    run_ranks(2, lend_to_torch)
 
 
 def attach_when_one_has_sent_its_outcome_and_died(comm):
@@ -569,10 +505,8 @@ def test_a_rank_that_dies_while_a_slower_one_attaches_is_named_and_leaves_nothin
     gang = start_ranks(3, attach_when_one_has_sent_its_outcome_and_died)
     gang.wait_for("exchanging", [2])
     time.sleep(0.2)
-    gang.kill(2)
-    outcomes = gang.outcomes()
-    assert outcomes[0].ok, outcomes[0]
-    assert outcomes[1].ok, outcomes[1]
+    for outcome in gang.survivors_of(2):
+        assert outcome.ok, outcome
 
 
 def die_over_a_group_of_oneself(comm):
@@ -597,16 +531,13 @@ def test_survivors_that_close_take_away_what_the_dead_made_alone():
     assert outcomes[0].ok, outcomes[0]
 
 
-def share_without_memory(comm):
+@on_ranks(2)
+def test_a_memory_error_without_a_text_reaches_the_other_ranks_by_its_name(comm):
     if comm.rank == 1:
         def refuse(*_):
             raise MemoryError
 
         share.memory_of = refuse
-    with pytest.raises(MemoryError if comm.rank == 1 else ValueError) as caught:
+    raised = (MemoryError, "") if comm.rank == 1 else (ValueError, "rank 1 failed: MemoryError")
+    with pytest.raises(raised[0], match=raised[1]):
         comm.share(np.zeros(1 << 16))
-    return str(caught.value)
-
-
-def test_a_memory_error_without_a_text_reaches_the_other_ranks_by_its_name(run_ranks):
-    assert "rank 1 failed: MemoryError" in run_ranks(2, share_without_memory)[0]

@@ -1,12 +1,11 @@
 """Going on without the dead: shrink after SIGKILL at random moments, of one, of two, of one more meanwhile."""
 
 import random
-import signal
 import time
 
 import numpy as np
 import pytest
-from support.harness import report, run_ranks, start_ranks
+from support.harness import report, start_ranks
 from support.on_ranks import on_ranks
 
 from shmring.errors import AbortedError, BrokenError, MismatchError, PeerLostError, RendezvousTimeoutError
@@ -63,13 +62,9 @@ def test_survivors_of_a_kill_go_on_with_right_results(n, counts, seed):
         gang = start_ranks(n, survive, counts)
         gang.wait_for("going")
         time.sleep(moment.uniform(0, 0.03))
-        gang.kill(victim)
-        for outcome in gang.outcomes():
-            if outcome.rank == victim:
-                assert outcome.signal == signal.SIGKILL
-            else:
-                assert outcome.ok, outcome
-                assert outcome.result == (PeerLostError, [r for r in range(n) if r != victim])
+        for outcome in gang.survivors_of(victim):
+            assert outcome.ok, outcome
+            assert outcome.result == (PeerLostError, [r for r in range(n) if r != victim])
 
 
 @pytest.mark.sample(3)
@@ -114,26 +109,21 @@ def test_a_survivor_that_dies_during_the_shrink_is_left_out(n):
     gang = start_ranks(n, shrink_while_one_dies)
     gang.wait_for("ready")
     time.sleep(0.2)
-    gang.kill(n - 1)
-    for outcome in gang.outcomes()[:-1]:
+    for outcome in gang.survivors_of(n - 1):
         assert outcome.ok, outcome
         assert outcome.result == list(range(n - 1))
 
 
-def leave_while_others_shrink(comm):
+@on_ranks(2, 3, 4)
+def test_a_rank_that_closes_is_not_a_survivor(comm):
     if comm.rank == 0:
         comm.abort("start again")
         time.sleep(0.2)
         comm.close()      # has left: not a survivor
-        return None
+        return
     with pytest.raises(AbortedError):
         comm.barrier()
-    return go_on(comm.shrink(), comm.rank)
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_a_rank_that_closes_is_not_a_survivor(n):
-    assert run_ranks(n, leave_while_others_shrink)[1:] == [list(range(1, n))] * (n - 1)
+    assert go_on(comm.shrink(), comm.rank) == list(range(1, comm.size))
 
 
 @pytest.mark.sample(1)
@@ -156,7 +146,8 @@ def test_a_living_rank_that_never_shrinks_is_named(comm, tmp_path):
     named.touch()      # a rank that closes is no survivor, and no rank waits for it any more
 
 
-def shrink_when_all_live(comm):
+@on_ranks(2, 3, 4)
+def test_all_go_on_after_a_mismatch_if_no_rank_died(comm):
     # After a mismatch no rank is dead: all start again, and may do so twice.
     with pytest.raises(MismatchError):
         comm.barrier() if comm.rank else comm.all_reduce(np.ones(3))
@@ -173,11 +164,7 @@ def shrink_when_all_live(comm):
         comm.subgroup([comm.rank])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_all_go_on_after_a_mismatch_if_no_rank_died(n):
-    run_ranks(n, shrink_when_all_live if n > 1 else shrink_alone)
-
-
-def shrink_alone(comm):
+@on_ranks(1)
+def test_a_rank_alone_goes_on_after_its_abort(comm):
     comm.abort()
     assert go_on(comm.shrink(), 0) == [0]

@@ -15,6 +15,7 @@ from support.harness import PATIENCE, run_ranks
 from support.interrupts import Interrupts
 from support.on_ranks import on_ranks
 from support.programs import run_program, run_python
+from support.threads import beside
 
 import shmring
 from shmring.collective.mpi_names import HINTS
@@ -95,7 +96,12 @@ def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
 # ---- other threads meanwhile -----------------------------------------------------------------------------------------
 
 
-def close_while_others_use_it(comm, what):
+@pytest.mark.parametrize(
+    "what",
+    ["abort", "subgroup", "dup", "empty", "placement", "is_broken", "gone_ranks", "close", "receive", "barrier"],
+)
+@on_ranks(2)
+def test_close_in_one_thread_while_others_call(comm, what):
     """Each round another thread calls while this one closes, now sooner, now later."""
     calls = {
         "abort": lambda group: group.abort("enough"),
@@ -121,23 +127,11 @@ def close_while_others_use_it(comm, what):
                     if group.closed:
                         return
 
-        threads = [threading.Thread(target=call) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        time.sleep(turn * 2e-4)
-        group.close()
-        stop.set()
-        for thread in threads:
-            thread.join()
+        with beside(call), beside(call):
+            time.sleep(turn * 2e-4)
+            group.close()
+            stop.set()
     comm.barrier()
-
-
-@pytest.mark.parametrize(
-    "what",
-    ["abort", "subgroup", "dup", "empty", "placement", "is_broken", "gone_ranks", "close", "receive", "barrier"],
-)
-def test_close_in_one_thread_while_others_call(what):
-    run_ranks(2, close_while_others_use_it, what)
 
 
 def fail_to(call, *args):
@@ -153,17 +147,15 @@ def test_a_signal_handler_may_close_while_threads_receive(comm):
         while not group.engine.gone_ranks():
             time.sleep(0.001)
         return
-    other = threading.Thread(target=fail_to, args=(group.recv, np.ones(3), 1, 7))
-    other.start()
 
     def close(*_):
         group.close()
 
-    signal.signal(signal.SIGALRM, close)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    with pytest.raises((ClosedError, AbortedError)):
-        group.recv(np.ones(3), 1)
-    other.join()
+    with beside(fail_to, group.recv, np.ones(3), 1, 7):
+        signal.signal(signal.SIGALRM, close)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises((ClosedError, AbortedError)):
+            group.recv(np.ones(3), 1)
     assert group.closed
 
 
@@ -247,16 +239,9 @@ def test_a_close_that_was_interrupted_may_be_called_again(comm, seed):
     interrupts = Interrupts(f"{seed}.{comm.rank}", 1e-5, 2e-3)
     for _ in range(20):
         group = comm.dup()
-        threads = [
-            threading.Thread(target=fail_to, args=(group.recv, np.ones(3), 1 - comm.rank)),
-            threading.Thread(target=fail_to, args=(group.barrier,)),
-        ]
-        for thread in threads:
-            thread.start()
-        while not group.closed:
-            interrupts.during(group.close)
-        for thread in threads:
-            thread.join()
+        with beside(fail_to, group.recv, np.ones(3), 1 - comm.rank), beside(fail_to, group.barrier):
+            while not group.closed:
+                interrupts.during(group.close)
 
 
 # ---- forked children -------------------------------------------------------------------------------------------------

@@ -26,11 +26,9 @@ def error_of(call, *args, **options):
 def check_that_all_name(late, gang):
     others = [rank for rank in range(len(gang.pids)) if rank != late]
     gang.wait_for("timed out", others)
-    gang.kill(late)
-    outcomes = gang.outcomes()
-    for rank in others:
-        assert outcomes[rank].ok, outcomes[rank]
-        ranks, text = outcomes[rank].result
+    for outcome in gang.survivors_of(late):
+        assert outcome.ok, outcome
+        ranks, text = outcome.result
         assert ranks == (late,), text
         assert f"waiting for rank {late} (rank {late}, which is in " in text, text
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support import harness
 from support.children import in_child, status_of
-from support.harness import PATIENCE, RANKS, report, run_ranks, start_ranks
+from support.harness import RANKS, report, run_ranks, start_ranks
 from support.helper_threads import helpers, until_helpers
 from support.interrupts import Interrupts
 from support.on_ranks import on_processes, on_ranks
-from support.threads import at_once
+from support.threads import at_once, beside
 from support.waits import until_waiting
 
 import shmring
@@ -51,15 +51,12 @@ def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count
     gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
-    killed_at = gang.kill(victim)
-    outcomes = gang.outcomes()
-    assert outcomes[victim].signal == signal.SIGKILL
-    for outcome in outcomes:
-        if outcome.rank != victim:
-            assert type(outcome.error) is PeerLostError, outcome
-            assert outcome.error.rank == victim
-            assert outcome.error.pid == outcomes[victim].pid
-            print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
+    killed_at = time.monotonic()
+    for outcome in gang.survivors_of(victim):
+        assert type(outcome.error) is PeerLostError, outcome
+        assert outcome.error.rank == victim
+        assert outcome.error.pid == gang.pids[victim]
+        print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
 
 
 def wait_for_rank_zero(comm):
@@ -74,8 +71,8 @@ def test_sleeping_ranks_wake_when_the_awaited_one_is_killed(n):
     gang = start_ranks(n, wait_for_rank_zero)
     gang.wait_for("going", [0])
     time.sleep(0.2)
-    killed_at = gang.kill(0)
-    for outcome in gang.outcomes()[1:]:
+    killed_at = time.monotonic()
+    for outcome in gang.survivors_of(0):
         assert type(outcome.error) is PeerLostError, outcome
         assert outcome.error.rank == 0
         print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
@@ -120,6 +117,7 @@ def stay_behind(comm, count):
         assert comm.is_broken
         with pytest.raises(CollectiveTimeoutError):  # for good
             comm.barrier()
+        report("gave up")
         raise
 
 
@@ -128,11 +126,8 @@ def stay_behind(comm, count):
 def test_a_late_rank_is_named_with_what_it_is_in(n, count, threads):
     gang = start_ranks(n, stay_behind, count, init=of(threads))
     gang.wait_for("late", [n - 1])
-    deadline = time.monotonic() + 30 * PATIENCE
-    while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
-        gang._read_sockets(time.monotonic() + 0.1)
-    gang.kill(n - 1)
-    for outcome in gang.outcomes()[:-1]:
+    gang.wait_for("gave up", range(n - 1))
+    for outcome in gang.survivors_of(n - 1):
         assert type(outcome.error) is CollectiveTimeoutError, outcome
         assert isinstance(outcome.error, TimeoutError)
         assert n - 1 in outcome.error.late
@@ -144,8 +139,12 @@ def loop_with_a_timeout(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     report("going")
-    while True:     # of one rank alone, for which no other one than rank 1 is late by so much
-        comm.all_reduce(x, op="max", timeout=60 if comm.rank else 0.3 * (comm.size - 1) ** 2)
+    try:
+        while True:     # of one rank alone, for which no other one than rank 1 is late by so much
+            comm.all_reduce(x, op="max", timeout=60 if comm.rank else 0.3 * (comm.size - 1) ** 2)
+    except CollectiveTimeoutError:
+        report("gave up")
+        raise
 
 
 @pytest.mark.parametrize(("n", "threads"), [(2, 1), (2, 3), (3, 2)])
@@ -154,14 +153,10 @@ def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n
     gang.wait_for("going")
     time.sleep(0.02)
     gang.stop(1)
-    deadline = time.monotonic() + 30 * PATIENCE
-    while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
-        gang._read_sockets(time.monotonic() + 0.1)
-    gang.kill(1)
-    for outcome in gang.outcomes():
-        if outcome.rank != 1:
-            assert type(outcome.error) is CollectiveTimeoutError, outcome
-            assert 1 in outcome.error.late
+    gang.wait_for("gave up", {*range(n)} - {1})
+    for outcome in gang.survivors_of(1):
+        assert type(outcome.error) is CollectiveTimeoutError, outcome
+        assert 1 in outcome.error.late
 
 
 def wait_for_a_message(comm, call):
@@ -183,57 +178,9 @@ def test_an_error_names_a_rank_that_waits_for_a_message(call):
         assert f"{call}({'dst' if call == 'send' else 'src'}=0, tag=5)" in str(outcome.error)
 
 
-def disagree(comm, way):
-    x = np.ones(LARGE if "large" in way else SMALL, np.float32)
-    odd = comm.rank == comm.size - 1
-    try:
-        if way.startswith("kind"):
-            comm.all_gather(x) if odd else comm.all_reduce(x)
-        elif way.startswith("op"):
-            comm.all_reduce(x, op="max" if odd else "sum")
-        elif way.startswith("dtype"):
-            comm.all_reduce(x.view(np.int32) if odd else x)
-        elif way.startswith("count"):
-            comm.all_reduce(x[1:].copy() if odd else x)
-        elif way.startswith("size"):
-            comm.all_reduce(np.ones(LARGE, np.float32) if odd else x)
-        elif way == "split or not large":
-            comm.all_reduce(x[: LARGE // 32].copy() if odd else x)
-        elif way.startswith("root"):
-            comm.reduce(x, root=int(odd))
-            comm.barrier()
-        elif way.startswith("skip"):
-            if not odd:
-                comm.barrier()
-            comm.all_reduce(x)
-    except MismatchError as error:
-        with pytest.raises(MismatchError):      # for good
-            comm.barrier()
-        assert comm.is_broken
-        return str(error)
-    return None
-
-
-WAYS = [
-    "kind", "kind large", "op", "op large", "dtype", "dtype large", "count", "count large", "size", "root",
-    "root large", "skip", "skip large",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("way", "threads"),
-    [*((way, 1) for way in WAYS), *((way, 3) for way in (*WAYS, "split or not large") if "large" in way), ("size", 3)],
-)
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way, threads):
-    settings = of(threads, split_nbytes=LARGE) if threads > 1 else {}
-    for text in run_ranks(n, disagree, way, init=settings):
-        assert text is not None
-        assert "all_reduce" in text or "reduce(sum, float32" in text, text
-        assert " called " in text
-
-
-def abort_in_rank_one(comm, threads):
+@pytest.mark.parametrize("threads", TEAMS)
+@on_ranks(2, 4, init=of)
+def test_abort_ends_waits(comm, threads):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)  # helpers, if there are any, sleep from here on
     if comm.rank == 1:
@@ -252,13 +199,9 @@ def abort_in_rank_one(comm, threads):
     until_helpers(0)
 
 
-@pytest.mark.parametrize("threads", TEAMS)
-@pytest.mark.parametrize("n", [2, 4])
-def test_abort_ends_waits(n, threads):
-    run_ranks(n, abort_in_rank_one, threads, init=of(threads))
-
-
-def abort_in_the_middle(comm):
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@on_ranks(3, init=of)
+def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     with pytest.raises(AbortedError, match="enough"):
@@ -268,11 +211,6 @@ def abort_in_the_middle(comm):
                 comm.abort("enough")
     with pytest.raises(AbortedError, match="enough"):
         comm.all_reduce(x)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(threads):
-    run_ranks(3, abort_in_the_middle, init=of(threads))
 
 
 def raise_in_rank_zero(comm):
@@ -289,7 +227,9 @@ def test_a_rank_that_leaves_with_an_exception_aborts_the_others():
         assert "rank 0 aborted: LookupError: no such file" in str(outcome.error)
 
 
-def close_early(comm):
+@pytest.mark.parametrize("threads", TEAMS)
+@on_ranks(2, 4, init=of)
+def test_a_rank_that_closes_while_it_is_needed_is_named(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     if comm.rank == 0:
@@ -302,12 +242,6 @@ def close_early(comm):
     with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
         comm.all_reduce(x)
     assert caught.value.rank == 0
-
-
-@pytest.mark.parametrize("threads", TEAMS)
-@pytest.mark.parametrize("n", [2, 4])
-def test_a_rank_that_closes_while_it_is_needed_is_named(n, threads):
-    run_ranks(n, close_early, init=of(threads))
 
 
 @on_ranks(*GROUPS)
@@ -379,22 +313,8 @@ def test_other_threads_run_while_one_waits(comm, tmp_path):
             time.sleep(0.001)
         end.touch()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    comm.barrier()
-    thread.join()
-
-
-@on_ranks(2)
-def test_threads_of_a_rank_take_turns(comm):
-    # Threads of one rank take turns; the calls are the same, so their order between threads does not matter.
-    def work():
-        for _ in range(200):
-            x = np.ones(2000)
-            comm.all_reduce(x)
-            assert (x == comm.size).all()
-
-    at_once(*[work] * 3)
+    with beside(work):
+        comm.barrier()
 
 
 @on_ranks(2)
@@ -424,18 +344,16 @@ def test_threads_take_turns_though_signal_handlers_raise_anywhere(comm, seed):
         while not stop.is_set():
             call()
 
-    threads = [threading.Thread(target=contend) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(1500):
-        interrupts.during(call)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with beside(contend), beside(contend):
+        for _ in range(1500):
+            interrupts.during(call)
+        stop.set()
     comm.barrier()
 
 
-def fork_inside(comm, threads):
+@pytest.mark.parametrize("threads", TEAMS)
+@on_ranks(2, init=of)
+def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator(comm, threads):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
 
@@ -450,11 +368,6 @@ def fork_inside(comm, threads):
     assert len(helpers()) == threads - 1
     comm.barrier()  # the child's end took nothing with it
     assert (comm.all_reduce(np.ones(LARGE, np.float32)) == comm.size).all()
-
-
-@pytest.mark.parametrize("threads", TEAMS)
-def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator(threads):
-    run_ranks(2, fork_inside, threads, init=of(threads))
 
 
 def sleep_cheaply(comm):
@@ -475,17 +388,10 @@ def test_a_waiting_rank_sleeps_with_its_threads(threads):
     assert max(run_ranks(4 if threads == 1 else 2, sleep_cheaply, init=of(threads))) < 0.3
 
 
-def killed_all(comm):
-    report("met")
-    loop_for_ever(comm, 1000)
-
-
 def test_killing_all_ranks_leaves_nothing():
-    gang = start_ranks(3, killed_all)
-    gang.wait_for("met")
-    for rank in range(3):
-        gang.kill(rank)
-    gang.outcomes()
+    gang = start_ranks(3, loop_for_ever, 1000)
+    gang.wait_for("going")
+    gang.survivors_of(0, 1, 2)
     assert harness.shared_names() == set()
 
 

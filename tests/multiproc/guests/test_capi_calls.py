@@ -40,24 +40,15 @@ def library(request, tmp_path_factory):
     return build(tmp_path_factory.mktemp("capi"), request.param)
 
 
-@pytest.fixture(scope="module")
-def c_library(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("capi"))
-
-
-def ranks_and_barriers(comm, path):
-    table = Table(path)
+@on_ranks(1, 3)
+def test_ranks_and_barriers(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     assert table.rank_of(handle) == comm.rank
     assert table.size_of(handle) == comm.size
     table.call("barrier", handle)
     table.call(PLAN, handle, key=KINDS["barrier"], count=5, times=3)  # what does not apply is ignored
     table.release(handle)
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_ranks_and_barriers(library, size):
-    run_ranks(size, ranks_and_barriers, library)
 
 
 @on_ranks(4, init=SLOTS)
@@ -91,8 +82,9 @@ def test_shared_arrays_are_not_staged(comm, c_library):
     table.release(handle)
 
 
-def with_helper_threads(comm, path):
-    table = Table(path)
+@on_ranks(2, init={"threads": 2})
+def test_large_calls_use_the_helper_threads(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = values("float32", 1 << 21, comm.rank)
     expected = comm.all_reduce(x.copy())
@@ -100,14 +92,9 @@ def with_helper_threads(comm, path):
     out = np.zeros_like(x)
     table.call("all_reduce", handle, x=x, out=out, count=x.size)
     assert same_bits(out, expected)
-    assert comm.stats()["split_calls"] == before + (comm.stats()["threads"] > 1)
+    assert comm.stats()["split_calls"] == before + 1
+    assert comm.stats()["threads"] == 2
     table.release(handle)
-    return comm.stats()["threads"]
-
-
-def test_large_calls_use_the_helper_threads(c_library):
-    threads = run_ranks(2, with_helper_threads, c_library, init={"threads": 2})
-    assert threads == [2, 2]
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------

@@ -5,9 +5,7 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,22 +33,18 @@ from support.capi import (
     TIMEOUT,
     WAIT,
     Table,
-    build,
 )  # fmt: skip
-from support.harness import report, run_ranks, start_ranks
+from support.children import in_child, status_of
+from support.harness import report, start_ranks
 from support.installed import ROOT
 from support.on_ranks import on_ranks
 from support.programs import run_program
+from support.threads import beside
 from support.waits import until_waiting
 
 import shmring
 
 SECOND = 10**9
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("capi"))
 
 
 def text_of(exception, call, *args):
@@ -80,15 +74,13 @@ def lose_a_peer(comm, path, what):
 
 
 @pytest.mark.parametrize("what", ["all_reduce", "large", "barrier", RECV])
-def test_a_killed_rank_is_named_by_code_rank_and_text(library, what):
-    gang = start_ranks(3, lose_a_peer, library, what)
+def test_a_killed_rank_is_named_by_code_rank_and_text(c_library, what):
+    gang = start_ranks(3, lose_a_peer, c_library, what)
     gang.wait_for("ready")
-    gang.kill(1)
-    for outcome in gang.outcomes():
-        if outcome.rank != 1:
-            code, rank, text = outcome.result
-            assert (code, rank) == (PEER_LOST, 1)
-            assert f"rank 1 (pid {gang.pids[1]}) died" in text
+    for outcome in gang.survivors_of(1):
+        code, rank, text = outcome.result
+        assert (code, rank) == (PEER_LOST, 1)
+        assert f"rank 1 (pid {gang.pids[1]}) died" in text
 
 
 def be_late(comm, path):
@@ -103,63 +95,52 @@ def be_late(comm, path):
     return found
 
 
-def test_a_timeout_names_the_rank_that_is_late(library):
-    gang = start_ranks(2, be_late, library)
+def test_a_timeout_names_the_rank_that_is_late(c_library):
+    gang = start_ranks(2, be_late, c_library)
     code, rank, text = gang.outcomes()[0].result
     assert (code, rank) == (TIMEOUT, 1)
     assert "timed out in all_reduce(sum, float64 x 1) waiting for rank 1" in text
 
 
-def use_default_timeout(comm, path):
-    table = Table(path)
+@on_ranks(2, init={"timeout": 0.2})
+def test_the_default_timeout_is_that_of_the_communicator(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     if comm.rank == 0:
-        return table.error_of("barrier", handle)[:2]
-    with pytest.raises(shmring.CollectiveTimeoutError):
-        comm.recv(np.ones(1), 0, timeout=None)
-    return None
+        assert table.error_of("barrier", handle)[:2] == (TIMEOUT, 1)
+    else:
+        with pytest.raises(shmring.CollectiveTimeoutError):
+            comm.recv(np.ones(1), 0, timeout=None)
 
 
-def test_the_default_timeout_is_that_of_the_communicator(library):
-    assert run_ranks(2, use_default_timeout, library, init={"timeout": 0.2})[0] == (TIMEOUT, 1)
-
-
-def disagree(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_ranks_that_disagree(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = np.ones(4)
     code, _, text = table.error_of("all_reduce", handle, x=x, out=x, count=3 + comm.rank)
     assert text == text_of(shmring.MismatchError, comm.barrier)
-    return code, text
+    assert code == MISMATCH
+    assert "all_reduce(sum, float64 x 3)" in text
+    assert "all_reduce(sum, float64 x 4)" in text
 
 
-def test_ranks_that_disagree(library):
-    for code, text in run_ranks(2, disagree, library):
-        assert code == MISMATCH
-        assert "all_reduce(sum, float64 x 3)" in text
-        assert "all_reduce(sum, float64 x 4)" in text
-
-
-def be_aborted(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_an_abort_ends_all_ranks(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     if comm.rank == 1:
         reason = np.frombuffer(b"no more data\0", np.uint8)
         table.call(ABORT, handle, object=reason.ctypes.data)
-    found = table.error_of("barrier", handle)
-    assert found[2] == text_of(shmring.AbortedError, comm.barrier)
-    return found
-
-
-def test_an_abort_ends_all_ranks(library):
-    for code, rank, text in run_ranks(2, be_aborted, library):
-        assert (code, rank) == (ABORTED, 1)
-        assert text.endswith("rank 1 aborted: no more data")
+    code, rank, text = table.error_of("barrier", handle)
+    assert text == text_of(shmring.AbortedError, comm.barrier)
+    assert (code, rank) == (ABORTED, 1)
+    assert text.endswith("rank 1 aborted: no more data")
 
 
 @on_ranks(2)
-def test_a_closed_communicator(comm, library):
-    table = Table(library)
+def test_a_closed_communicator(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = np.ones(1)
     plan = {"x": x, "out": x, "count": 1}
@@ -185,37 +166,24 @@ def test_a_closed_communicator(comm, library):
     table.release(handle)
 
 
-def close_meanwhile(comm, path):
-    """Another thread closes the communicator while a thread waits in a call of the table."""
-    table = Table(path)
+@on_ranks(2)
+def test_closing_ends_the_call_of_another_thread(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
-    found = []
-
-    def keep_error(what, other, fields):
-        found.append(table.error_of(what, other, **fields))
-
     for what, fields in (("barrier", {}), (RECV, {"x": np.ones(1), "out": np.ones(1), "count": 1, "peer": 1})):
         twin = comm.dup()
         other = table.open(twin)
         if comm.rank == 0:
-            thread = threading.Thread(target=keep_error, args=(what, other, fields))
-            thread.start()
-            until_waiting(twin, 0)
-            twin.close()
-            thread.join()
+            with beside(table.error_of, what, other, **fields) as waiting:
+                until_waiting(twin, 0)
+                twin.close()
+            code, rank, text = waiting.result
+            assert (code, rank) == (ABORTED, 0)
+            assert "closed while another thread was in a call" in text
         comm.barrier()
         table.release(other)
         twin.close()
     table.release(handle)
-    return found
-
-
-def test_closing_ends_the_call_of_another_thread(library):
-    found, _ = run_ranks(2, close_meanwhile, library)
-    assert len(found) == 2
-    for code, rank, text in found:
-        assert (code, rank) == (ABORTED, 0)
-        assert "closed while another thread was in a call" in text
 
 
 # ---- bad arguments ---------------------------------------------------------------------------------------------------
@@ -266,17 +234,18 @@ def bad_calls(comm, x):
         yield what, {"times": 2}, "NULL is no place for a handle"
 
 
-def refuse_bad_arguments(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_bad_arguments_send_nothing(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = np.ones(8)
     rounds = comm.stats()["rounds"]
-    ncalls = 0
-    for what, fields, wanted in bad_calls(comm, x):
+    calls = list(bad_calls(comm, x))
+    assert len(calls) > 100
+    for what, fields, wanted in calls:
         found = table.error_of(what, handle, **fields)
         assert found[:2] == (BAD_ARGUMENT, ANY), (what, fields, found)
         assert wanted in found[2], (what, fields, found)
-        ncalls += 1
     for what in (*COLLECTIVES, "barrier", SEND, RECV, SENDRECV, ISEND, IRECV, PLAN, DUP, SPLIT, CLOSE, ABORT):
         assert table.error_of(what, None, x=x, out=x, count=1)[0] == BAD_ARGUMENT, what
     table.release(None)
@@ -289,19 +258,14 @@ def refuse_bad_arguments(comm, path):
     table.call("all_reduce", handle, x=x, out=x, count=8)
     assert (x == comm.size).all()
     table.release(handle)
-    return ncalls
-
-
-def test_bad_arguments_send_nothing(library):
-    assert min(run_ranks(2, refuse_bad_arguments, library)) > 100
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
 @on_ranks(2)
-def test_errors_of_messages_lose_nothing(comm, library):
-    table = Table(library)
+def test_errors_of_messages_lose_nothing(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x, out = np.arange(10, dtype=np.int32), np.zeros(10, np.int32)
     if comm.rank == 0:
@@ -337,34 +301,28 @@ def test_errors_of_messages_lose_nothing(comm, library):
 
 
 @on_ranks(2)
-def test_a_forked_child_gets_an_error(comm, library):
-    table = Table(library)
+def test_a_forked_child_gets_an_error(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = np.ones(1)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        found = [
-            table.error_of("barrier", handle),
-            table.error_of(SEND, handle, x=x, count=1),
-            table.error_of(OPEN, object=id(comm)),
-        ]
+
+    def child():
         wanted = (CLOSED, ANY, text_of(shmring.ClosedError, comm.barrier))
-        os.write(writing, b"ok" if found == [wanted] * 3 and "fork" in wanted[2] else repr(found).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(reading, 10000) == b"ok"
-    os.close(reading)
-    os.close(writing)
+        assert "fork" in wanted[2]
+        assert table.error_of("barrier", handle) == wanted
+        assert table.error_of(SEND, handle, x=x, count=1) == wanted
+        assert table.error_of(OPEN, object=id(comm)) == wanted
+
+    assert status_of(in_child(child)) == 0
     table.call("all_reduce", handle, x=x, out=x, count=1)
     assert x[0] == comm.size
     table.release(handle)
 
 
 @on_ranks(2)
-def test_a_child_of_a_fork_in_c_gets_an_error(comm, library):
+def test_a_child_of_a_fork_in_c_gets_an_error(comm, c_library):
     """Python does not notice this fork, and its locks may be taken in the child."""
-    table = Table(library)
+    table = Table(c_library)
     handle = table.open(comm)
     x = np.ones(1)
     fields = {"x": x, "out": x, "count": 1}
@@ -380,11 +338,12 @@ def test_a_child_of_a_fork_in_c_gets_an_error(comm, library):
     table.release(handle)
 
 
-def call_inside_a_call(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_a_call_inside_a_call_of_its_own_thread(comm, c_library, tmp_path):
+    table = Table(c_library)
     handle = table.open(comm)
     found = []
-    is_handled = Path(f"{path}.handled")
+    is_handled = tmp_path / "handled"
 
     def handle_signal(_number, _frame):
         job = table.job("barrier", handle)
@@ -401,13 +360,10 @@ def call_inside_a_call(comm, path):
             time.sleep(0.005)
     comm.barrier()
     table.release(handle)
-    return found
-
-
-def test_a_call_inside_a_call_of_its_own_thread(library):
-    found, _ = run_ranks(2, call_inside_a_call, library)
-    ((code, text),) = found
-    assert (code, "a call inside a call of its own thread" in text) == (BAD_ARGUMENT, True)
+    if comm.rank == 0:
+        ((code, text),) = found
+        assert code == BAD_ARGUMENT
+        assert "a call inside a call of its own thread" in text
 
 
 # ---- notes of long waits ---------------------------------------------------------------------------------------------
@@ -440,11 +396,11 @@ with shmring.init() as comm:
     ("what", "text"),
     [("message", "a message from rank 1"), ("collective", r"rank 1 in all_reduce\(sum, float64 x 3\)")],
 )
-def test_long_waits_of_threads_without_the_gil_write_notes(tmp_path, library, what, text):
+def test_long_waits_of_threads_without_the_gil_write_notes(tmp_path, c_library, what, text):
     program = tmp_path / "late.py"
     program.write_text(LATE)
     path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.05", "PYTHONPATH": path}
-    command = (sys.executable, "-m", "shmring", "run", "-n", "2", str(program), library, what)
+    command = (sys.executable, "-m", "shmring", "run", "-n", "2", str(program), c_library, what)
     notes = run_program(*command, env=environ).stderr
     assert re.search(rf"process \d+ has waited [\d.]+ s: rank 0 of \w+ waits for {text}; called at", notes)

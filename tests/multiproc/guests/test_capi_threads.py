@@ -3,14 +3,12 @@
 import threading
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import pytest
-from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, build
+from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table
 from support.inputs import same_bits, values
 from support.on_ranks import on_ranks
-from support.threads import at_once
+from support.threads import at_once, beside
 from support.waits import until_waiting
 
 from shmring.dtypes import DTYPE_CODES
@@ -19,15 +17,10 @@ from shmring.observe.look import LOOK_NBYTES, look
 SLOTS = {"slot_nbytes": 65536}
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("capi"))
-
-
 @on_ranks(2, init=SLOTS)
-def test_a_call_needs_no_gil(comm, library):
+def test_a_call_needs_no_gil(comm, c_library):
     """The main thread holds the GIL until the thread that makes the calls has ended: with the GIL they would hang."""
-    table = Table(library)
+    table = Table(c_library)
     handle = table.open(comm)
     for count in (1, 1000, 100000):
         x = values("float32", count, comm.rank)
@@ -85,13 +78,13 @@ def test_a_call_needs_no_gil(comm, library):
 
 
 @on_ranks(2)
-def test_a_call_with_the_gil_lets_it_go_while_it_waits(comm, library):
+def test_a_call_with_the_gil_lets_it_go_while_it_waits(comm, c_library, tmp_path):
     """A thread that has the GIL makes a call that waits, for its turn and for a peer: it lets the GIL go meanwhile."""
-    table = Table(library)
+    table = Table(c_library)
     handle = table.open(comm)
     x, out = np.ones(1), np.zeros(1)
     counted, began = [], []
-    is_counted = [Path(f"{library}.{i}") for i in range(2)]  # while rank 0 was in this call
+    is_counted = [tmp_path / str(i) for i in range(2)]  # while rank 0 was in this call
     ending = threading.Event()
 
     def count():
@@ -118,24 +111,20 @@ def test_a_call_with_the_gil_lets_it_go_while_it_waits(comm, library):
         call()
         table.release(handle)
         return
-    first = threading.Thread(target=comm.barrier)
-    first.start()  # has the turn when the next call begins, and needs the GIL to give it
-    until_waiting(comm, 0)
-    counting = threading.Thread(target=count)
-    counting.start()
-    for _ in range(2):  # the first waits for its turn, the second for a peer
-        began.append(len(counted))
-        call()
-    ending.set()
-    counting.join()
-    first.join()
+    with beside(comm.barrier):  # has the turn when the next call begins, and needs the GIL to give it
+        until_waiting(comm, 0)
+        with beside(count):
+            for _ in range(2):  # the first waits for its turn, the second for a peer
+                began.append(len(counted))
+                call()
+            ending.set()
     table.release(handle)
 
 
 @on_ranks(2, init=SLOTS)
-def test_threads_call_on_communicators_of_their_own(comm, library):
+def test_threads_call_on_communicators_of_their_own(comm, c_library):
     """A thread for each duplicate, all in calls at the same time."""
-    table = Table(library)
+    table = Table(c_library)
     twins = [comm.dup() for _ in range(4)]
     handles = [table.open(twin) for twin in twins]
     xs = [values("float64", 500 * (i + 1), comm.rank, i) for i in range(4)]
@@ -153,9 +142,9 @@ def test_threads_call_on_communicators_of_their_own(comm, library):
 
 
 @on_ranks(2)
-def test_threads_of_the_table_and_of_python_take_turns(comm, library):
+def test_threads_of_the_table_and_of_python_take_turns(comm, c_library):
     """Threads of the table send and receive, threads of Python too, and one more makes collectives."""
-    table = Table(library)
+    table = Table(c_library)
     handle = table.open(comm)
     peer, times = comm.size - 1 - comm.rank, 300
     code = DTYPE_CODES["int64"]
@@ -186,9 +175,9 @@ def test_threads_of_the_table_and_of_python_take_turns(comm, library):
 
 
 @on_ranks(2)
-def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, library):
+def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, c_library):
     """Threads of the table and of Python sleep for messages, which come in any order, with pauses."""
-    table = Table(library)
+    table = Table(c_library)
     handle = table.open(comm)
     times, ntags = 30, 6
     if comm.rank == 0:
@@ -215,8 +204,8 @@ def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, library):
 
 
 @on_ranks(2)
-def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, library):
-    table = Table(library)
+def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = np.zeros(1)
     if comm.rank == 1:
@@ -237,17 +226,13 @@ def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, li
 
 
 @on_ranks(2)
-def test_a_handle_is_opened_while_threads_wait_for_their_turn(comm, library):
+def test_a_handle_is_opened_while_threads_wait_for_their_turn(comm, c_library):
     """The turn begins to be shared while one thread has it and another one waits for it."""
-    table = Table(library)
-    threads = [threading.Thread(target=comm.barrier) for _ in range(3)]
+    table = Table(c_library)
     if comm.rank == 1:
         time.sleep(0.3)
-    for thread in threads:
-        thread.start()
-    handle = table.open(comm)
-    for thread in threads:
-        thread.join()
+    with beside(comm.barrier), beside(comm.barrier), beside(comm.barrier):
+        handle = table.open(comm)
     table.call("barrier", handle)
     second = table.open(comm)
     table.call("barrier", second)
@@ -256,8 +241,8 @@ def test_a_handle_is_opened_while_threads_wait_for_their_turn(comm, library):
 
 
 @on_ranks(2)
-def test_asynchronous_work_comes_first(comm, library):
-    table = Table(library)
+def test_asynchronous_work_comes_first(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = values("float32", 1000, comm.rank)
     works = [comm.all_reduce(x.copy(), async_op=True) for _ in range(20)]
@@ -269,9 +254,8 @@ def test_asynchronous_work_comes_first(comm, library):
 
 
 @on_ranks(2)
-def test_more_plans_than_a_handle_keeps(comm, library):
-    """More plans than a handle keeps."""
-    table = Table(library)
+def test_more_plans_than_a_handle_keeps(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x, out = np.ones(20000, np.float32), np.zeros(20000, np.float32)
     for _ in range(2):

@@ -10,81 +10,50 @@ from support.programs import run_in_launcher, run_python
 EXAMPLES = ROOT / "examples"
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_hello_all_reduce_runs_under_the_launcher(size):
-    output = run_in_launcher(size, EXAMPLES / "hello_all_reduce.py")
-    assert f"1 + ... + {size} = [{size * (size + 1) / 2:g}." in output
-    assert f"{size} ranks met" in output
+# By name: how it is run, with which numbers of ranks or processes, and what it prints then.
+LAUNCHED, ALONE = (lambda path, n: run_in_launcher(n, path)), (lambda path, n: run_python(path, str(n)))
+TABLE = {
+    "hello_all_reduce.py": (
+        LAUNCHED, (1, 2, 4), lambda n: [f"1 + ... + {n} = [{n * (n + 1) / 2:g}.", f"{n} ranks met"],
+    ),
+    "spawn_sum.py": (ALONE, (4,), lambda n: ["= 49999995000000 on each of 4 ranks"]),
+    "objects.py": (
+        LAUNCHED, (2, 4),
+        lambda n: [f"{{'rank': {n - 1}, 'words': {n}, 'last': {float(n)}}}", "refused: rank 0 cannot pickle"],
+    ),
+    "groups.py": (
+        LAUNCHED, (2, 4), lambda n: [f"even ranks: {sum(range(0, n, 2))}, odd ranks: {sum(range(1, n, 2))}"],
+    ),
+    "shrink_and_go_on.py": (ALONE, (2, 4), lambda n: [f"rank {n - 1} died", f"{n - 1} ranks went on"]),
+    "pipeline.py": (LAUNCHED, (1, 2, 4), lambda n: [f"8 batches went through {n} stages"]),
+    "shared_arrays.py": (
+        LAUNCHED, (2, 4), lambda n: [f"{n} ranks summed 4000000 bytes each: {n * (n + 1) / 2:g} everywhere"],
+    ),
+    "overlap.py": (
+        LAUNCHED, (2, 4), lambda n: [f"6 gradients of 200000 elements summed in the background over {n} ranks"],
+    ),
+    "persistent_plan.py": (LAUNCHED, (1, 2, 4), lambda n: ["after 200 calls of one plan", "all_gather"]),
+    "variable_counts.py": (
+        LAUNCHED, (1, 2, 4), lambda n: [f"rows from each rank: {list(range(1, n + 1))}", f"{10 * n} words came"],
+    ),
+    "actors_and_learner.py": (
+        ALONE, (1, 3), lambda n: [f"{4000 * n} steps of {n} actors, the best arm is 2"],
+    ),
+}  # fmt: skip
 
 
-def test_spawn_sum_runs_without_a_launcher():
-    assert "= 49999995000000 on each of 4 ranks" in run_python(EXAMPLES / "spawn_sum.py")
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [2, 4])
-def test_objects_runs_under_the_launcher(size):
-    output = run_in_launcher(size, EXAMPLES / "objects.py")
-    assert f"{{'rank': {size - 1}, 'words': {size}, 'last': {float(size)}}}" in output
-    assert "refused: rank 0 cannot pickle" in output
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [2, 4])
-def test_groups_runs_under_the_launcher(size):
-    output = run_in_launcher(size, EXAMPLES / "groups.py")
-    assert f"even ranks: {sum(range(0, size, 2))}, odd ranks: {sum(range(1, size, 2))}" in output
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [2, 4])
-def test_shrink_and_go_on_runs_without_a_launcher(size):
-    output = run_python(EXAMPLES / "shrink_and_go_on.py", str(size))
-    assert f"rank {size - 1} died" in output
-    assert f"{size - 1} ranks went on" in output
+@pytest.mark.sample(len(TABLE))
+@pytest.mark.parametrize(("name", "n"), [(name, n) for name, (_, numbers, _) in TABLE.items() for n in numbers])
+def test_an_example_prints_what_it_has_done(name, n):
+    run, _, printed = TABLE[name]
+    output = run(EXAMPLES / name, n)
+    for text in printed(n):
+        assert text in output
 
 
 def test_ping_pong_plays_with_three_balls():
     output = run_in_launcher(2, EXAMPLES / "ping_pong.py")
     assert output.count("bytes there and back") == 3
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_pipeline_computes_what_one_process_would(size):
-    output = run_in_launcher(size, EXAMPLES / "pipeline.py")
-    assert f"8 batches went through {size} stages" in output
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [2, 4])
-def test_shared_arrays_runs_under_the_launcher(size):
-    output = run_in_launcher(size, EXAMPLES / "shared_arrays.py")
-    assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in output
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [2, 4])
-def test_overlap_sums_in_the_background(size):
-    output = run_in_launcher(size, EXAMPLES / "overlap.py")
-    assert f"6 gradients of 200000 elements summed in the background over {size} ranks" in output
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
-    output = run_in_launcher(size, EXAMPLES / "persistent_plan.py")
-    assert "after 200 calls of one plan" in output
-    assert "all_gather" in output
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_variable_counts_runs_under_the_launcher(size):
-    output = run_in_launcher(size, EXAMPLES / "variable_counts.py")
-    assert f"rows from each rank: {list(range(1, size + 1))}" in output
-    assert f"{10 * size} words came" in output
 
 
 @pytest.mark.sample(1)
@@ -95,13 +64,6 @@ def test_loaders_feed_a_trainer(loaders):
     assert float(re.search(r"off by (\S+)", output).group(1)) < 1e-3
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("actors", [1, 3])
-def test_actors_teach_a_learner(actors):
-    output = run_python(EXAMPLES / "actors_and_learner.py", str(actors))
-    assert f"{4000 * actors} steps of {actors} actors, the best arm is 2" in output
-
-
 def test_several_machines_prints_the_same_alone_and_under_the_launcher():
     alone = run_python(EXAMPLES / "several_machines.py")
     assert alone.startswith("mean ")
@@ -110,27 +72,9 @@ def test_several_machines_prints_the_same_alone_and_under_the_launcher():
 
 def test_every_example_is_run_here_or_with_its_framework():
     elsewhere = {"char_gpt.py", "jax_train.py", "parallel_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
-    assert {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py"} - elsewhere == {
-        "actors_and_learner.py",
-        "data_loader.py",
-        "groups.py",
-        "hello_all_reduce.py",
-        "latest_value.py",
-        "lightning_data_loader.py",
-        "objects.py",
-        "overlap.py",
-        "persistent_plan.py",
-        "ping_pong.py",
-        "pipeline.py",
-        "pool_over_arrays.py",
-        "several_machines.py",
-        "shrink_and_go_on.py",
-        "shared_arrays.py",
-        "spawn_sum.py",
-        "torch_data_loader.py",
-        "variable_counts.py",
-        "vector_env.py",
-    }
+    special = {"data_loader.py", "latest_value.py", "lightning_data_loader.py", "ping_pong.py", "pool_over_arrays.py",
+               "several_machines.py", "torch_data_loader.py", "vector_env.py"}  # fmt: skip
+    assert {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py"} == elsewhere | special | set(TABLE)
 
 
 def test_the_examples_in_the_readme_are_short():

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import threading
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import reduction
@@ -14,7 +13,7 @@ from multiprocessing.connection import wait
 import numpy as np
 import pytest
 from support.harness import PATIENCE, eventually
-from support.threads import at_once
+from support.threads import at_once, beside
 
 import shmring.multiprocessing
 from shmring.channels.format import QUEUE_NBYTES, lock_holders
@@ -120,10 +119,8 @@ def test_bytes_of_an_object_are_its_pickle():
     reader, writer = FORK.Pipe(duplex=False)
     big = np.arange(1 << 15, dtype=np.float64)  # beside the stream
     for x in (big, [1, "a"]):
-        thread = threading.Thread(target=writer.send, args=(x,))
-        thread.start()
-        np.testing.assert_equal(reduction.ForkingPickler.loads(reader.recv_bytes()), x)
-        thread.join()
+        with beside(writer.send, x):
+            np.testing.assert_equal(reduction.ForkingPickler.loads(reader.recv_bytes()), x)
     writer.send_bytes(reduction.ForkingPickler.dumps({"b": 2}))
     assert reader.recv() == {"b": 2}
 
@@ -171,10 +168,8 @@ def test_an_event_loop_reads_a_connection_without_waiting():
                 done.set()
 
         loop.add_reader(reader.fileno(), take)
-        thread = threading.Thread(target=lambda: [writer.send(i) for i in range(200)])
-        thread.start()
-        await asyncio.wait_for(done.wait(), WAIT_S)
-        thread.join()
+        with beside(lambda: [writer.send(i) for i in range(200)]):
+            await asyncio.wait_for(done.wait(), WAIT_S)
         loop.remove_reader(reader.fileno())
 
     asyncio.run(receive())
@@ -185,27 +180,19 @@ def test_a_killed_peer_ends_every_wait():
     ours, theirs = FORK.Pipe()
     process = start("fork", echo, theirs)
     theirs.close()
-    failures = []
-
-    def fail(call):
-        with pytest.raises((EOFError, BrokenPipeError)) as caught:
-            call()
-        failures.append(caught.type)
 
     def fill():
-        while True:
-            ours.send(bytes(1 << 16))  # until the ring is full: the child's way back is not read
+        with pytest.raises(BrokenPipeError):
+            while True:
+                ours.send(bytes(1 << 16))  # until the ring is full: the child's way back is not read
 
-    threads = [threading.Thread(target=fail, args=(fill,))]
-    threads[0].start()
-    assert ours.poll(WAIT_S)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    threads[0].join()
+    with beside(fill):
+        assert ours.poll(WAIT_S)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
     with pytest.raises(EOFError):
         while True:
             ours.recv()
-    assert failures == [BrokenPipeError]
 
 
 def test_a_closed_connection_wakes_the_other_end_and_refuses_calls():

@@ -1,7 +1,6 @@
 """`spawn` and `run`: results by rank, the failure that counts, and nothing left of any run."""
 
 import asyncio
-import contextlib
 import errno
 import faulthandler
 import gc
@@ -24,8 +23,10 @@ import numpy as np
 import pytest
 from support import harness
 from support.emulation import needs_adoption
-from support.harness import PATIENCE, RANKS
-from support.threads import at_once
+from support.harness import PATIENCE, RANKS, eventually
+from support.interrupts import interrupt_at_line
+from support.programs import run_python
+from support.threads import at_once, beside
 
 import shmring
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
@@ -62,10 +63,11 @@ def is_running(pid):
 
 def wait_for(condition, what, timeout=30):
     """Wait until something has become true; a bound for tests that would hang, not a measure."""
-    deadline = time.monotonic() + timeout * PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
+
+    def check():
+        assert condition(), what
+
+    eventually(check, timeout)
 
 
 # ---- spawn -----------------------------------------------------------------------------------------------------
@@ -505,25 +507,6 @@ def test_a_run_ends_though_another_thread_has_taken_the_signal_of_it(monkeypatch
 # ---- spawn: signal handlers of the caller ----------------------------------------------------------------------------
 
 
-def interrupt_at_line(fn, nth):
-    """Call ``fn`` and raise SIGINT in this process before the nth line that it executes."""
-    process, left = os.getpid(), nth
-
-    def trace(frame, event, _):
-        nonlocal left
-        if event == "line" and os.getpid() == process:
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        fn()
-    finally:
-        sys.settrace(None)
-
-
 LINES = 3600
 
 
@@ -533,8 +516,7 @@ LINES = 3600
 def test_an_interrupt_at_any_line_leaves_nothing_of_a_run(share, seed):
     nth = random.Random(f"{seed} {share}").randrange(share * LINES // 120, (share + 1) * LINES // 120) + 1
     before, handler = children(), signal.getsignal(signal.SIGINT)
-    with contextlib.suppress(KeyboardInterrupt):
-        interrupt_at_line(lambda: shmring.spawn(nothing, 2, start_method="fork"), nth)
+    interrupt_at_line(lambda: shmring.spawn(nothing, 2, start_method="fork"), nth)
     assert children() == before
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -565,12 +547,10 @@ def test_a_handler_runs_though_another_thread_has_received_the_signal(tmp_path):
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: (tmp_path / "called").touch())
-    receiver = threading.Thread(target=receive)
-    receiver.start()
     try:
-        shmring.spawn(report_and_wait, 1, (tmp_path,), start_method="fork")
+        with beside(receive):
+            shmring.spawn(report_and_wait, 1, (tmp_path,), start_method="fork")
     finally:
-        receiver.join()
         signal.signal(signal.SIGUSR1, before)
 
 
@@ -899,4 +879,4 @@ assert child.returncode == 0
 
 
 def test_a_run_ends_no_child_of_an_embedding_program(tmp_path):
-    subprocess.run([sys.executable, "-c", EMBEDDING, tmp_path / "started"], check=True, timeout=60 * PATIENCE)
+    run_python("-c", EMBEDDING, tmp_path / "started")

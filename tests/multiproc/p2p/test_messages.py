@@ -48,7 +48,14 @@ SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 
 # ---- contents --------------------------------------------------------------------------------------------------------
 
 
-def every_pair_every_size(comm):
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(
+    "init",
+    [{}, TINY, SHORT, {"stores": 1}, {"stores": 2}, {"stores": 3}],
+    ids=["default", "tiny", "short", "streaming", "prefetched", "string"],
+)
+@on_ranks(*RANKS, init=lambda init: init)
+def test_messages_of_every_size_arrive_exactly_between_all_ranks(comm):
     for nbytes in SIZES:
         for src in range(comm.size):
             for dst in range(comm.size):
@@ -64,18 +71,9 @@ def every_pair_every_size(comm):
                     assert same_bits(x, expected), (nbytes, src, dst)
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize(
-    "init",
-    [{}, TINY, SHORT, {"stores": 1}, {"stores": 2}, {"stores": 3}],
-    ids=["default", "tiny", "short", "streaming", "prefetched", "string"],
-)
-@pytest.mark.parametrize("n", RANKS)
-def test_messages_of_every_size_arrive_exactly_between_all_ranks(n, init):
-    run_ranks(n, every_pair_every_size, init=init)
-
-
-def from_any_place_in_a_line(comm):
+@pytest.mark.parametrize("init", [{}, TINY, {"stores": 3}, TINY | {"stores": 3}])
+@on_ranks(2, init=lambda init: init)
+def test_messages_arrive_from_and_at_any_place_in_a_line(comm):
     room = np.zeros(4096 + 40_000, np.uint8)
     start = -room.ctypes.data % 64
     rng = random.Random(6)
@@ -92,11 +90,6 @@ def from_any_place_in_a_line(comm):
             assert same_bits(room[offset : offset + nbytes], expected), (i, nbytes, offset)
             assert (room[:offset] == 7).all()
             assert (room[offset + nbytes :] == 7).all()
-
-
-@pytest.mark.parametrize("init", [{}, TINY, {"stores": 3}, TINY | {"stores": 3}])
-def test_messages_arrive_from_and_at_any_place_in_a_line(init):
-    run_ranks(2, from_any_place_in_a_line, init=init)
 
 
 @on_ranks(2)
@@ -143,7 +136,10 @@ def test_cells_and_bytes_are_reused_for_ever_and_nothing_overwrites(comm):
             assert (x[: message.count] == i).all()
 
 
-def stays_exact_while_trying(comm, stores):
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("stores", [-1, 0, 1, 2, 3])
+@on_ranks(2, init=lambda stores: TINY | {"stores": stores})
+def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(comm, stores):
     """A thousand laps round the pair queue: more than two periods of trials, in messages that lie across their ends."""
     lengths = random.Random(5).choices(range(1, 3000), k=2800)
     for i, nbytes in enumerate(lengths):
@@ -166,12 +162,6 @@ def stays_exact_while_trying(comm, stores):
     else:
         assert queue["stores"] == STORES[stores]
         assert queue["tried_us"] == {}
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("stores", [-1, 0, 1, 2, 3])
-def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(stores):
-    run_ranks(2, stays_exact_while_trying, stores, init=TINY | {"stores": stores})
 
 
 # ---- matching --------------------------------------------------------------------------------------------------------
@@ -634,9 +624,7 @@ def killed_all(comm):
 def test_killing_all_ranks_with_pair_queues_in_use_leaves_nothing():
     gang = start_ranks(3, killed_all)
     gang.wait_for("going")
-    for rank in range(3):
-        gang.kill(rank)
-    assert [outcome.signal for outcome in gang.outcomes()] == [signal.SIGKILL] * 3  # `no_leaks` looks at the names
+    gang.survivors_of(0, 1, 2)  # `no_leaks` looks at the names
 
 
 # ---- threads, processes, tasks ---------------------------------------------------------------------------------------

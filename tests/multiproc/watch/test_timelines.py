@@ -141,9 +141,7 @@ def test_the_environment_variable_records_and_a_killed_rank_leaves_its_timeline(
     def _():
         assert [1 for one in read_if_any(tmp_path) if (one.calls["end_ns"] == 0).any()]
 
-    for rank in (0, 1):
-        gang.kill(rank)
-    gang.outcomes()
+    gang.survivors_of(0, 1)
     assert status_of_command("trace", str(tmp_path)) == 0
     assert "never ended all_reduce(sum, float64 x 3)" in capsys.readouterr().out
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -180,9 +180,7 @@ def test_ranks_that_wait_for_one_another_are_shown_as_a_cycle():
         assert [one["keeps"] for one in ranks] == [[], [], []]
         assert "ranks 0-1 wait for one another" in text(page(found))
 
-    for rank in range(3):
-        gang.kill(rank)
-    gang.outcomes()
+    gang.survivors_of(0, 1, 2)
 
 
 def be_late_in_a_part(comm):
@@ -287,9 +285,7 @@ def test_a_watcher_keeps_no_descriptor_and_nothing_of_a_killed_job(end):
     assert not [target for target in targets if "shmring" in target]
     with open("/proc/self/maps") as file:
         assert "shmring-" not in "".join(line for line in file if "/dev/shm" in line)
-    for rank in range(2):
-        gang.kill(rank)
-    gang.outcomes()
+    gang.survivors_of(0, 1)
     assert groups_of(gang, watcher.look()) == []
 
 

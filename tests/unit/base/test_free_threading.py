@@ -1,11 +1,10 @@
 """On a free-threaded Python no module of shmring enables the GIL."""
 
 import pkgutil
-import subprocess
-import sys
 import sysconfig
 
 import pytest
+from support.programs import run_python
 
 import shmring
 
@@ -34,4 +33,4 @@ def test_no_module_enables_the_gil():
         "    importlib.import_module(name)\n"
         "    assert not sys._is_gil_enabled(), name\n"
     )
-    subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", program], check=True)
+    run_python("-W", "error::RuntimeWarning", "-c", program)

@@ -6,15 +6,15 @@ import os
 import queue
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
-from support.children import status_of
+from support.children import in_child, status_of
 from support.harness import PATIENCE, eventually
+from support.programs import run_python
+from support.threads import beside
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError
@@ -125,10 +125,7 @@ def test_the_end_of_the_stream_and_death_are_reported():
         asyncio.run(receiver.recv_async())
     receiver.close()
     sender, receiver = shmring.channel()
-    pid = os.fork()
-    if pid == 0:
-        sender.send(b"last")
-        signal.pause()
+    pid = in_child(lambda: (sender.send(b"last"), signal.pause()))
 
     async def main():
         assert await receiver.recv_async() == b"last"
@@ -137,7 +134,7 @@ def test_the_end_of_the_stream_and_death_are_reported():
             await receiver.recv_async()
 
     asyncio.run(main())
-    os.waitpid(pid, 0)
+    status_of(pid)
     receiver.close()
 
 
@@ -210,12 +207,10 @@ def test_calls_that_wait_and_the_descriptor_may_be_mixed():
     receiver.fileno()
     for i in range(50):
         assert receiver.try_recv() is None
-        timer = threading.Timer(0.002, sender.send, (bytes(5000),))
-        timer.start()
-        if i % 2:
-            assert is_readable(receiver, 10)
-        assert receiver.recv(10) == bytes(5000)
-        timer.join()
+        with beside(lambda: (time.sleep(0.002), sender.send(bytes(5000)))):
+            if i % 2:
+                assert is_readable(receiver, 10)
+            assert receiver.recv(10) == bytes(5000)
     receiver.close()
 
 
@@ -361,19 +356,13 @@ def test_an_end_with_a_descriptor_in_cyclic_garbage_ends_its_thread(kind):
 def test_a_forked_child_closes_or_drops_an_end_whose_parent_uses_its_descriptor(kind, leave):
     end, others = armed(kind)
 
-    def child(end):
+    def child():
+        nonlocal end
         if leave == "close":
             end.close()
         del end
 
-    pid = os.fork()
-    if pid == 0:
-        try:
-            child(end)
-            del end
-        finally:
-            os._exit(0)
-    assert status_of(pid) == 0
+    assert status_of(in_child(child)) == 0
     (others if kind == "channel" else others[0]).send(b"x")
     assert is_readable(end, 10)
     assert end.recv() == b"x"
@@ -404,15 +393,8 @@ receiver.close()
 """
 
 
-def run_program(text):
-    """Run a program in an interpreter of its own; what it printed."""
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60 * PATIENCE)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
-
-
 def test_a_thread_that_could_not_be_started_is_an_error_and_the_end_stays_usable():
-    run_program(WITHOUT_A_THREAD)  # a forked child would take the stack of a former thread
+    run_python("-c", WITHOUT_A_THREAD)  # a forked child would take the stack of a former thread
 
 
 CLOSED_WHILE_POLLED = """
@@ -438,7 +420,7 @@ for _ in range(20):
 
 @pytest.mark.parametrize("make", ["sender, receiver = shmring.channel()", "(sender, _), receiver = shmring.fan_in(2)"])
 def test_an_end_with_a_descriptor_is_closed_while_another_thread_polls_it(make):
-    run_program(CLOSED_WHILE_POLLED.format(make=make))
+    run_python("-c", CLOSED_WHILE_POLLED.format(make=make))
 
 
 PROGRAMS = {
@@ -454,4 +436,4 @@ PROGRAMS = {
 def test_a_program_that_used_a_descriptor_and_does_not_close_ends(how):
     head = "import asyncio, contextlib, ctypes, shmring\nsender, receiver = shmring.channel()\n"
     program = f"{head}with contextlib.suppress(TimeoutError, asyncio.TimeoutError): {PROGRAMS[how]}\nprint('done')"
-    assert run_program(program) == "done\n"
+    assert run_python("-c", program) == "done\n"

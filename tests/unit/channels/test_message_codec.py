@@ -157,26 +157,25 @@ def test_the_mask_of_an_array_is_not_lost():
     assert len(records) == 0
 
 
-def test_one_record_is_one():
-    for dtype, record, others in (
-        ("i4", 7, [[1, 2, 3], [], [[1, 2]]]),
-        ("i4,f8", (1, 2.0), [[1, 2], [(1, 2), (3, 4)]]),
-    ):
-        sender, receiver = shmring.channel(dtype=dtype)
-        for several in others:
-            for call in (sender.send, sender.try_send):
-                with pytest.raises((ValueError, TypeError)):
-                    call(several)
-        assert not receiver.poll(0)
-        assert sender.send(record)
-        assert receiver.recv(0).tolist() == record
+@pytest.mark.parametrize(
+    ("dtype", "record", "others"),
+    [("i4", 7, [[1, 2, 3], [], [[1, 2]]]), ("i4,f8", (1, 2.0), [[1, 2], [(1, 2), (3, 4)]])],
+)
+@pytest.mark.parametrize("make", ["channel", "broadcast_channel"])
+def test_one_record_is_one(make, dtype, record, others):
+    sender, receiver = shmring.channel(dtype=dtype) if make == "channel" else shmring.broadcast_channel(1, dtype=dtype)
+    receiver = receiver if make == "channel" else receiver[0]
+    for several in others:
+        for call in (sender.send, sender.try_send):
+            with pytest.raises((ValueError, TypeError)):
+                call(several)
+    assert not receiver.poll(0)
+    assert sender.send(record)
+    assert receiver.recv(0).tolist() == record
 
 
 def test_a_buffer_without_room_is_not_written():
-    for make in (
-        format.format_common_waiter,
-        format.format_queue,
-    ):
+    for make in (format.format_common_waiter, format.format_queue):
         buffer = bytearray(16)
         with pytest.raises(ValueError, match="needed"):
             make(buffer)

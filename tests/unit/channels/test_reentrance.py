@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from support.children import status_of
+from support.interrupts import interrupt_at_line
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, ObjectError
@@ -74,27 +75,6 @@ def test_a_signal_ends_send_many_of_messages_without_end(make, message):
         signal.signal(signal.SIGALRM, previous)
     sender.send(b"after")
     assert received(receivers[0])[-1] == b"after"
-
-
-def interrupt_at_line(function, nth):
-    """Call a function and raise SIGINT before the nth line of Python that it executes; whether that line came."""
-    left = nth
-
-    def trace(_frame, event, _):
-        nonlocal left
-        left -= event == "line"
-        if left == 0 and event == "line":
-            signal.raise_signal(signal.SIGINT)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        function()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 @pytest.mark.parametrize("kind", ["unnamed", "named"])

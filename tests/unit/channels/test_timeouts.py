@@ -1,96 +1,140 @@
-"""Timeouts of channels: one rule for every call, and one deadline for the whole of each call."""
+"""Timeouts of channels and queues: one rule for every call, and one deadline for the whole of each call."""
 
 import contextlib
 import queue
-import threading
 import time
 
 import numpy as np
 import pytest
+from support.threads import beside
 
 import shmring
 
-FULL = 1 << 10
+CAPACITY = 1 << 10
 
 
-def filled(dtype=None):
-    """A channel that is full."""
-    sender, receiver = shmring.channel(FULL, dtype=dtype)
-    while sender.try_send(b"x" if dtype is None else 1):
+def sender(is_ready, dtype=None):
+    """The sender of a channel that has room, or none."""
+    end, other = shmring.channel(CAPACITY, dtype=dtype)
+    while not is_ready and end.try_send(b"x" if dtype is None else 1):
         pass
-    return sender, receiver
+    return end, other
 
 
-# By call: one that has to wait, and one that need not.
-WAITS = {
-    "send": lambda t: filled()[0].send(b"x", t),
-    "send, an array": lambda t: filled()[0].send(np.ones(3), t),
-    "send, a long message": lambda t: filled()[0].send(bytes(9999), t),
-    "send_object": lambda t: filled()[0].send_object([], t),
-    "send_many": lambda t: filled()[0].send_many([b"x"], t),
-    "reserve": lambda t: filled()[0].reserve(8, None, t),
-    "recv": lambda t: shmring.channel()[1].recv(t),
-    "recv_many": lambda t: shmring.channel()[1].recv_many(None, t),
-    "recv_into": lambda t: shmring.channel()[1].recv_into(bytearray(8), t),
-    "peek": lambda t: shmring.channel()[1].peek(t),
-    "poll": lambda t: shmring.channel()[1].poll(t),
-    "send, a record": lambda t: filled("i8")[0].send(1, t),
-    "send_many, records": lambda t: filled("i8")[0].send_many([1], t),
-    "reserve, records": lambda t: filled("i8")[0].reserve(1, t),
-    "recv, a record": lambda t: shmring.channel(dtype="i8")[1].recv(t),
-    "recv_many, records": lambda t: shmring.channel(dtype="i8")[1].recv_many(None, t),
-    "recv_into, records": lambda t: shmring.channel(dtype="i8")[1].recv_into(np.zeros(1, "i8"), t),
-    "peek, records": lambda t: shmring.channel(dtype="i8")[1].peek(None, t),
-    "poll, records": lambda t: shmring.channel(dtype="i8")[1].poll(t),
+def receiver(is_ready, dtype=None):
+    """The receiver of a channel that has a message, or none."""
+    other, end = shmring.channel(dtype=dtype)
+    if is_ready:
+        other.send(b"x" if dtype is None else 1)
+    return end, other
+
+
+def sender_of_records(is_ready):
+    return sender(is_ready, "i8")
+
+
+def receiver_of_records(is_ready):
+    return receiver(is_ready, "i8")
+
+
+def fan_in(is_ready):
+    (other,), end = shmring.fan_in(1)
+    if is_ready:
+        other.send(b"x")
+    return end, other
+
+
+def broadcast(is_ready):
+    end, others = shmring.broadcast_channel(1, CAPACITY)
+    while not is_ready and end.try_send(b"x"):
+        pass
+    return end, others
+
+
+def putter(is_ready):
+    end = shmring.Queue(1)
+    if not is_ready:
+        end.put(1)
+    return end, None
+
+
+def getter(is_ready):
+    end = shmring.Queue(1)
+    if is_ready:
+        end.put(1)
+    return end, None
+
+
+# Calls by the end that they are made of.
+CALLS = {
+    sender: {
+        "send": lambda end, t: end.send(b"x", t),
+        "send, an array": lambda end, t: end.send(np.ones(3), t),
+        "send_object": lambda end, t: end.send_object([], t),
+        "send_many": lambda end, t: end.send_many([b"x"], t),
+        "reserve": lambda end, t: end.reserve(8, None, t),
+    },
+    receiver: {
+        "recv": lambda end, t: end.recv(t),
+        "recv_many": lambda end, t: end.recv_many(None, t),
+        "recv_into": lambda end, t: end.recv_into(bytearray(8), t),
+        "peek": lambda end, t: end.peek(t),
+        "poll": lambda end, t: end.poll(t),
+    },
+    sender_of_records: {
+        "send": lambda end, t: end.send(1, t),
+        "send_many": lambda end, t: end.send_many([1], t),
+        "reserve": lambda end, t: end.reserve(1, t),
+    },
+    receiver_of_records: {
+        "recv": lambda end, t: end.recv(t),
+        "recv_many": lambda end, t: end.recv_many(None, t),
+        "recv_into": lambda end, t: end.recv_into(np.zeros(1, "i8"), t),
+        "peek": lambda end, t: end.peek(None, t),
+        "poll": lambda end, t: end.poll(t),
+    },
+    fan_in: {
+        "recv": lambda end, t: end.recv(t),
+        "recv_from": lambda end, t: end.recv_from(t),
+        "next_ready": lambda end, t: end.next_ready(t),
+        "poll": lambda end, t: end.poll(t),
+    },
+    broadcast: {
+        "send": lambda end, t: end.send(b"x", t),
+        "send_many": lambda end, t: end.send_many([b"x"], t),
+        "send_object": lambda end, t: end.send_object({}, t),
+        "reserve": lambda end, t: end.reserve(1, timeout=t),
+    },
+    putter: {"put": lambda end, t: end.put(1, timeout=t) is None},
+    getter: {"get": lambda end, t: end.get(timeout=t), "poll": lambda end, t: end.poll(t)},
 }
+TABLE = [pytest.param(make, call, id=f"{make.__name__}-{name}") for make in CALLS for name, call in CALLS[make].items()]
+LONG_IN_A_FULL_RING = pytest.param(sender, lambda end, t: end.send(bytes(9999), t), id="sender-send, a long message")
 
 
-def with_a_message(dtype):
-    sender, receiver = shmring.channel(dtype=dtype)
-    sender.send(b"x" if dtype is None else 1)
-    return receiver
-
-
-READY = {
-    "send": lambda t: shmring.channel()[0].send(b"x", t),
-    "send, an array": lambda t: shmring.channel()[0].send(np.ones(3), t),
-    "send_object": lambda t: shmring.channel()[0].send_object([], t),
-    "send_many": lambda t: shmring.channel()[0].send_many([b"x"], t),
-    "reserve": lambda t: shmring.channel()[0].reserve(8, None, t),
-    "recv": lambda t: with_a_message(None).recv(t),
-    "recv_many": lambda t: with_a_message(None).recv_many(None, t),
-    "recv_into": lambda t: with_a_message(None).recv_into(bytearray(8), t),
-    "peek": lambda t: with_a_message(None).peek(t),
-    "poll": lambda t: with_a_message(None).poll(t),
-    "send, a record": lambda t: shmring.channel(dtype="i8")[0].send(1, t),
-    "send_many, records": lambda t: shmring.channel(dtype="i8")[0].send_many([1], t),
-    "reserve, records": lambda t: shmring.channel(dtype="i8")[0].reserve(1, t),
-    "recv, a record": lambda t: with_a_message("i8").recv(t),
-    "recv_many, records": lambda t: with_a_message("i8").recv_many(None, t),
-    "recv_into, records": lambda t: with_a_message("i8").recv_into(np.zeros(1, "i8"), t),
-    "peek, records": lambda t: with_a_message("i8").peek(None, t),
-    "poll, records": lambda t: with_a_message("i8").poll(t),
-}
-
-
-@pytest.mark.parametrize("call", READY.values(), ids=READY)
-def test_every_timeout_means_the_same_to_every_call(call):
-    for timeout in (None, 0, 0.0, 1e-9, 5, float("inf"), 1e300, 10**400, np.float32(1), True):
-        assert call(timeout)
+@pytest.mark.parametrize(("make", "call"), TABLE)
+def test_every_timeout_means_the_same_to_every_call(make, call):
+    for timeout in (None, 0, 0.0, 1e-9, 5, float("inf"), 2**70, 1e300, 10**400, np.float32(1), True):
+        end, _other = make(is_ready=True)
+        assert call(end, timeout)
     for timeout in (-1, -1e-9, float("-inf"), float("nan"), -(10**400)):
+        end, _other = make(is_ready=True)
         with pytest.raises(ValueError, match="timeout"):
-            call(timeout)
+            call(end, timeout)
+        assert call(end, 0)  # nothing was sent, nor taken
     for timeout in ("1", 1j, []):
+        end, _other = make(is_ready=True)
         with pytest.raises(TypeError, match="timeout"):
-            call(timeout)
+            call(end, timeout)
 
 
 @pytest.mark.parametrize("timeout", [0, 1e-6, 0.02])
-@pytest.mark.parametrize("call", WAITS.values(), ids=WAITS)
-def test_a_call_waits_as_long_as_its_timeout(call, timeout):
+@pytest.mark.parametrize(("make", "call"), [*TABLE, LONG_IN_A_FULL_RING])
+def test_a_call_waits_as_long_as_its_timeout(make, call, timeout):
+    end, _other = make(is_ready=False)
     begin = time.monotonic()
     try:
-        assert not call(timeout)  # poll, send_many
+        assert not call(end, timeout)  # poll, send_many
     except (queue.Full, queue.Empty):
         pass
     except ValueError:
@@ -99,34 +143,41 @@ def test_a_call_waits_as_long_as_its_timeout(call, timeout):
     assert time.monotonic() - begin >= timeout
 
 
+@pytest.mark.parametrize("timeout", [None, float("inf"), 2**70, 1e300])
+def test_a_queue_is_waited_for_without_a_limit(timeout):
+    items = shmring.Queue(1)
+    with beside(lambda: (time.sleep(0.05), items.put(1))):
+        assert items.get(timeout=timeout) == 1
+
+
 LONG = bytes(16 << 20)
-RECEIVES = {
-    "poll": lambda receiver: receiver.poll(0.001),
-    "recv": lambda receiver: receiver.recv(0.001),
-    "recv_many": lambda receiver: ready(receiver).recv_many(None, 0.001),
-    "recv_into": lambda receiver: ready(receiver).recv_into(INTO, 0.001),
-    "peek": lambda receiver: ready(receiver).peek(0.001),
-}
 INTO = bytearray(len(LONG))
 
 
-def ready(receiver):
+def ready(end):
     """A receiver that has these calls, if need be."""
-    return receiver.next_ready(0.001) if isinstance(receiver, shmring.FanInReceiver) else receiver
+    return end.next_ready(0.001) if isinstance(end, shmring.FanInReceiver) else end
+
+
+RECEIVES = {
+    "poll": lambda end: end.poll(0.001),
+    "recv": lambda end: end.recv(0.001),
+    "recv_many": lambda end: ready(end).recv_many(None, 0.001),
+    "recv_into": lambda end: ready(end).recv_into(INTO, 0.001),
+    "peek": lambda end: ready(end).peek(0.001),
+}
 
 
 @pytest.mark.parametrize("call", RECEIVES.values(), ids=RECEIVES)
 @pytest.mark.parametrize("make", ["channel", "fan_in", "broadcast_channel"])
 def test_a_timeout_bounds_a_call_that_takes_a_long_message_in_pieces(make, call):
     """Most of the time there is a piece to take; all of them take longer than the timeout."""
-    ends = shmring.channel(1 << 10) if make == "channel" else getattr(shmring, make)(1, 1 << 10)
-    sender, receiver = (end[0] if isinstance(end, (list, tuple)) else end for end in ends)
-    thread = threading.Thread(target=sender.send, args=(LONG,))
-    thread.start()
-    time.sleep(0.01)  # until pieces are there
-    with contextlib.suppress(queue.Empty):
-        assert not call(receiver)
-    assert receiver.recv() == LONG
-    thread.join()
-    for end in (sender, receiver):
+    ends = shmring.channel(CAPACITY) if make == "channel" else getattr(shmring, make)(1, CAPACITY)
+    one, other = (end[0] if isinstance(end, (list, tuple)) else end for end in ends)
+    with beside(one.send, LONG):
+        time.sleep(0.01)  # until pieces are there
+        with contextlib.suppress(queue.Empty):
+            assert not call(other)
+        assert other.recv() == LONG
+    for end in (one, other):
         end.close()

@@ -3,10 +3,10 @@
 import contextlib
 import gc
 import os
-import subprocess
 import sys
 
 import pytest
+from support.programs import run_program
 
 from shmring.memory import names, segment
 from shmring.memory.segment import CHANNEL, HEADER_NBYTES
@@ -119,5 +119,5 @@ def test_an_interrupt_at_any_instruction_reaches_the_caller_and_leaves_nothing(c
 
 def test_a_descriptor_that_lives_until_the_interpreter_ends_is_closed_without_a_word():
     code = "import os, sys; from shmring.memory.descriptor import Descriptor; sys.kept = Descriptor(os.dup, 1)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_program(sys.executable, "-c", code)
     assert (done.stdout, done.stderr) == ("", "")

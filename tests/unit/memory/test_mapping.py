@@ -4,13 +4,13 @@ import errno
 import multiprocessing
 import os
 import resource
-import subprocess
 import sys
 import textwrap
 
 import numpy as np
 import pytest
 from support.emulation import needs_address_limit, needs_advice
+from support.programs import run_python
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError
 from shmring.memory.mapping import HUGE_PAGE_NBYTES, Mapping
@@ -147,10 +147,10 @@ def test_an_address_space_limit_is_an_error_that_names_it():
         except OutOfSharedMemoryError as error:
             print(isinstance(error, MemoryError), error.needed == 1 << 40, error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("True True cannot map 1099511627776 bytes")
-    assert "RLIMIT_AS" in done.stdout
-    assert str(4 << 30) in done.stdout
+    printed = run_python("-c", textwrap.dedent(program))
+    assert printed.startswith("True True cannot map 1099511627776 bytes")
+    assert "RLIMIT_AS" in printed
+    assert str(4 << 30) in printed
 
 
 def resident_pages(mapping):

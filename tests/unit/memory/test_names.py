@@ -7,13 +7,11 @@ import os
 import re
 import secrets
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
 
 import pytest
-from support.harness import PATIENCE
 from support.namespaces import needs_mount
 from support.programs import run_program
 
@@ -276,8 +274,7 @@ def test_a_claim_that_an_interrupt_has_lost_releases_itself(name):
 
 def test_a_claim_that_a_traceback_keeps_is_released_as_the_process_ends(name):
     program = f"from shmring.memory import names; names.kept = names.claim({name!r})"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert run_program(sys.executable, "-c", program).stderr == ""
     assert not stands(name)
 
 
@@ -364,8 +361,6 @@ DEVICES = "mknod /dev/null c 1 3; mknod /dev/urandom c 1 9"
 )
 def test_without_dev_shm_every_call_that_makes_shared_memory_raises_at_once(mount, message):
     command = ["unshare", "-m", "sh", "-ec", f'{mount}; exec "$0" -c "$1"', sys.executable, textwrap.dedent(MAKERS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0, done.stderr
-    assert len(lines) == 11, done.stdout
+    lines = run_program(*command).stdout.splitlines()
+    assert len(lines) == 11, lines
     assert [line for line in lines if not line.startswith(message)] == []

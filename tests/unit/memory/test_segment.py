@@ -16,7 +16,9 @@ import threading
 
 import pytest
 from support.harness import PATIENCE
+from support.limits import limited
 from support.namespaces import STRANGER, needs_stranger
+from support.programs import run_program, run_python
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
@@ -192,13 +194,19 @@ def test_a_fifo_that_a_process_has_open_does_not_stop_a_look_at_its_files(sessio
         os.unlink(path)
 
 
-def test_no_room_for_a_sparse_range_is_an_error_and_changes_nothing(name, monkeypatch):
-    def full(call):
-        if call == "posix_fallocate":
-            raise OSError(errno.ENOSPC, "No space left on device")
+def without_room(number=errno.ENOSPC):
+    """A fault: no memory can be reserved."""
 
+    def fault(call):
+        if call == "posix_fallocate":
+            raise OSError(number, os.strerror(number))
+
+    return fault
+
+
+def test_no_room_for_a_sparse_range_is_an_error_and_changes_nothing(name, monkeypatch):
     with create(name, NBYTES + 4096, sparse_nbytes=4096, kind=RING) as mine:
-        monkeypatch.setattr(syscalls, "fault", full)
+        monkeypatch.setattr(syscalls, "fault", without_room())
         with pytest.raises(OutOfSharedMemoryError):
             mine.reserve(NBYTES, 4096)
         monkeypatch.undo()
@@ -283,8 +291,7 @@ def test_a_process_that_exits_without_closing_leaves_nothing(name, session):
         "from shmring.memory.segment import *; from shmring.memory.sweep import leftovers; "
         f"s = create({name!r}, 8192, kind=OUTBOX); print(leftovers())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert name in done.stdout
+    assert name in run_python("-c", program)
     assert standing(session) == []
 
 
@@ -452,9 +459,7 @@ def test_a_forked_child_does_not_keep_the_parents_name_alive(name):
 def test_a_child_started_otherwise_inherits_no_descriptor(name):
     with create(name, NBYTES, kind=OUTBOX):
         listing = "import glob, os; print([os.path.realpath(fd) for fd in glob.glob('/proc/self/fd/*')])"
-        command = [sys.executable, "-c", listing]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, close_fds=False)
-        assert name not in done.stdout
+        assert name not in run_python("-c", listing, close_fds=False)
 
 
 def test_asking_about_a_name_and_closing_again_does_not_lose_its_lock(name):
@@ -725,49 +730,34 @@ def test_no_room_for_a_name_is_an_error_too():
     "options", [{}, {"place": lambda *_: None}, {"sparse_nbytes": NBYTES - 4096}], ids=["plain", "placed", "sparse"]
 )
 def test_a_file_size_limit_is_an_error(name, session, options):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
-    try:
+    with limited(resource.RLIMIT_FSIZE, 8192):
         with pytest.raises(OutOfSharedMemoryError, match="File too large") as caught:
             create(name, NBYTES, kind=OUTBOX, **options)
         assert caught.value.needed == NBYTES
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert standing(session) == []
 
 
 @pytest.mark.parametrize("place", [None, lambda *_: None], ids=["plain", "placed"])
-def test_the_first_page_that_finds_no_room_is_an_error_with_the_size_needed(name, session, place):
-    def refuse(call):
-        if call == "posix_fallocate":
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    syscalls.fault = refuse
-    try:
-        with pytest.raises(OutOfSharedMemoryError, match=f"cannot reserve {NBYTES} bytes") as caught:
-            create(name, NBYTES, kind=OUTBOX, place=place)
-    finally:
-        syscalls.fault = None
+def test_the_first_page_that_finds_no_room_is_an_error_with_the_size_needed(name, session, place, monkeypatch):
+    monkeypatch.setattr(syscalls, "fault", without_room())
+    with pytest.raises(OutOfSharedMemoryError, match=f"cannot reserve {NBYTES} bytes") as caught:
+        create(name, NBYTES, kind=OUTBOX, place=place)
     assert caught.value.needed == NBYTES
     assert standing(session) == []
 
 
 def test_no_descriptor_left_is_an_error(name, session):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
+    with limited(resource.RLIMIT_NOFILE, 3):
         for use in (lambda: create(name, NBYTES, kind=OUTBOX), lambda: attach(name)):
             with pytest.raises(SegmentError, match=r"maximum number of files open|Too many open files"):
                 use()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert standing(session) == []
 
 
 class FailOnce:
-    """A fault that makes the n-th system call fail; ``failed`` is its name."""
+    """A fault that makes the n-th system call fail, or, without an error, kills; ``failed`` is its name."""
 
-    def __init__(self, fail_at, error):
+    def __init__(self, fail_at, error=None):
         self.left = fail_at
         self.error = error
         self.failed = None
@@ -776,19 +766,9 @@ class FailOnce:
         self.left -= 1
         if self.left == 0:
             self.failed = call
+            if self.error is None:
+                os.kill(os.getpid(), signal.SIGKILL)
             raise self.error
-
-
-class KillOnce:
-    """A fault that kills the process at the n-th system call."""
-
-    def __init__(self, fail_at):
-        self.left = fail_at
-
-    def __call__(self, call):
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("stale", [False, True])
@@ -833,13 +813,9 @@ def live_a_life(name):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG])
 def test_no_room_is_one_error_whatever_the_kernel_calls_it(name, session, number, monkeypatch):
-    def fault(call):
-        if call == "posix_fallocate":
-            raise OSError(number, os.strerror(number))
-
     status = os.statvfs("/dev/shm")  # as it is now: other programs take and free memory meanwhile
     monkeypatch.setattr(os, "statvfs", lambda path: status)
-    syscalls.fault = fault
+    monkeypatch.setattr(syscalls, "fault", without_room(number))
     with pytest.raises(OutOfSharedMemoryError, match="docker run --shm-size") as caught:
         create(name, NBYTES, kind=OUTBOX)
     assert isinstance(caught.value, MemoryError)
@@ -853,7 +829,7 @@ def test_a_killed_creator_leaves_at_most_a_stale_name_wherever_it_dies(name, ses
     for fail_at in range(1, 1000):
 
         def die(fail_at=fail_at):
-            syscalls.fault = KillOnce(fail_at)
+            syscalls.fault = FailOnce(fail_at)
             with create(name, 8192, kind=OUTBOX) as segment:
                 segment.announce()
 
@@ -966,8 +942,7 @@ def test_memory_is_reserved_in_parts_that_fit_between_the_signals_of_a_timer(tmp
     library = str(tmp_path / "interrupted.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "interrupted.c", "-ldl"], check=True)
     env = {**os.environ, "LD_PRELOAD": library}
-    program = [sys.executable, "-c", textwrap.dedent(RESERVE)]
-    ran = subprocess.run(program, capture_output=True, text=True, env=env, timeout=60 * PATIENCE)
+    ran = run_program(sys.executable, "-c", textwrap.dedent(RESERVE), env=env)
     assert (ran.stdout, ran.stderr) == (f"{(32 << 20) + 4096} {32 << 20}\n", "")
 
 

@@ -6,6 +6,7 @@ import platform
 import struct
 
 import pytest
+from support.harness import run_processes
 
 from shmring.config import configure
 from shmring.memory.header import HEADER_NBYTES
@@ -191,7 +192,7 @@ def in_a_container(rank, session, policy):
 
 @pytest.mark.parametrize("policy", ["auto", "interleave", "bind:0"])
 @pytest.mark.skipif(platform.machine() not in REFUSED, reason="numbers of system calls are not known")
-def test_where_the_kernel_refuses_policies_all_works_and_its_table_is_still_read(run_processes, policy):
+def test_where_the_kernel_refuses_policies_all_works_and_its_table_is_still_read(policy):
     for found in run_processes(2, in_a_container, f"refused-{os.getpid()}-{policy[:4]}", policy):
         if found is None:
             pytest.skip("no filters of system calls here")

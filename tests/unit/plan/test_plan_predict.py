@@ -1,13 +1,12 @@
 """Predicted times: what the simulation of time must have right whatever the machine."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from plan_predictions import prediction
 from plan_tables import main
 from plan_times import LinkModel, MachineModel, predict, two_sockets
+from support.programs import run_python
 
 from shmring.plan.choose import choose
 from shmring.plan.hierarchical import all_reduce
@@ -85,5 +84,5 @@ def test_the_command_draws(tmp_path):
     pytest.importorskip("matplotlib")
     # In a process of its own: matplotlib leaves font files open.
     arguments = ["predict", "--size", "4", "--sizes", "64K", "--plot", str(tmp_path / "p.png")]
-    subprocess.run([sys.executable, TOOL, *arguments], check=True, stdout=subprocess.DEVNULL)
+    run_python(TOOL, *arguments)
     assert (tmp_path / "p.png").stat().st_size > 1000

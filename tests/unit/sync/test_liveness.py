@@ -14,7 +14,8 @@ import pytest
 from support import compiled
 from support.children import in_child, status_of
 from support.emulation import EMULATED, METHOD, needs_marks
-from support.harness import PATIENCE
+from support.harness import eventually
+from support.programs import run_python
 from support.threads import at_once
 
 hooks = compiled.load("liveness_hooks")
@@ -120,10 +121,13 @@ def new_pid_namespace():
 
 def state_after_change(memory, offset=0):
     """The state once it is no longer alive; a watchdog, not a promise, of a minute."""
-    deadline = time.monotonic() + 60 * PATIENCE
-    while (state := probe(memory, offset).state) == "alive" and time.monotonic() < deadline:
-        time.sleep(0.0005)
-    return state
+
+    def not_alive():
+        state = probe(memory, offset).state
+        assert state != "alive"
+        return state
+
+    return eventually(not_alive)
 
 
 def count_entries(directory):
@@ -390,4 +394,4 @@ drop(elsewhere, 384)
 def test_a_life_whose_memory_is_unmapped_ends_and_costs_its_process_nothing(tmp_path, method):
     path = tmp_path / "pages"
     path.write_bytes(bytes(8192))
-    subprocess.run([sys.executable, "-c", FORGETFUL, str(path)], env={**os.environ, **METHODS[method]}, check=True)
+    run_python("-c", FORGETFUL, path, env={**os.environ, **METHODS[method]})
