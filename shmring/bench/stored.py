@@ -28,7 +28,8 @@ def stored() -> dict[str, Any]:
 
 def condensed(reports: Iterable[Mapping[str, Any]], date: str, machine: str) -> dict[str, Any]:
     """The form in which a run is stored, of reports that ``--json`` has written."""
-    rows, versions = [], {}
+    rows: list[dict[str, Any]] = []
+    versions: dict[str, str] = {}
     for report in reports:
         versions |= {one["name"]: one["title"] for one in report["competitors"]}
         for row in report["rows"]:
@@ -50,7 +51,7 @@ def beside(rows: Sequence[Row], competitors: Sequence[Competitor]) -> list[str]:
         if other is None or ours is None or ours not in other["us"]:
             continue
         peers = {name: us for name, us in other["us"].items() if not _is_ours(name)}
-        peer_there = min(peers, key=peers.get, default=None)
+        peer_there = min(peers, key=peers.__getitem__, default=None)
         peer_here = Verdict.of(row, competitors, ours).peer
         cells = [
             size_text(row.nbytes) if row.nbytes else "-",

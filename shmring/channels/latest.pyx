@@ -12,7 +12,7 @@ last whole one stays.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.string cimport memcpy
 
 import os
@@ -165,6 +165,13 @@ cdef int await_newer(object latest, void *what, patience_t *patience) noexcept n
         sem_post(&at.woken)            # for the next reader that sleeps, if there is one
     end_wait(patience, &sleeper)
     return outcome
+
+
+cdef uint64_t version_of(object number) except? 0:
+    number = index(number)
+    if not 0 <= number <= UINT64_MAX:
+        raise ValueError(f"after={number}: must be a version that read_version returned, or 0")
+    return number
 
 
 @cython.final
@@ -339,6 +346,8 @@ cdef class Latest:
         ------
         queue.Empty
             There was none in time.
+        ValueError
+            `after` is negative or too large.
         SegmentError
             What another process wrote is no value.
         ClosedError
@@ -357,7 +366,7 @@ cdef class Latest:
             As in `read`; so a loop that passes the last version gets each value at most once.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout)
-        cdef uint64_t version, known = index(after)
+        cdef uint64_t version, known = version_of(after)
         cdef bint is_busy = False
         self.require_open()
         version = newest_of(self.latest)

@@ -13,6 +13,8 @@ from shmring.channels.queue import Queue
 from shmring.channels.receiver import Receiver
 from shmring.channels.record_receiver import RecordReceiver
 
+LONGEST_SLEEP_S = 86400.0  # of one poll, which counts milliseconds in 32 bits
+
 _ENDS = (FanInReceiver, Queue, Receiver, RecordReceiver)
 
 
@@ -60,8 +62,8 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
             _register(selector, end)
         while True:
             ready = {id(end) for end in own if end.poll(0)}
-            left = 0 if ready else None if deadline is None else max(0.0, deadline - time.monotonic())
-            for key, _ in selector.select(left):
+            left = None if deadline is None else min(max(0.0, deadline - time.monotonic()), LONGEST_SLEEP_S)
+            for key, _ in selector.select(0 if ready else left):
                 ready.update(id(end) for end in key.data if not isinstance(end, _ENDS) or end.poll(0))
             if ready or left == 0:
                 return [end for end in ends if id(end) in ready]

@@ -28,9 +28,12 @@ class Work(Future):
 
     __slots__ = ("_call", "_callbacks", "_done", "_error", "_label", "_progress", "_result", "_submitted_at", "_wakers")
 
-    def __init__(self, progress: ProgressThread, call: Callable[[], Any]) -> None:
+    def __new__(cls, progress: ProgressThread, call: Callable[[], Any]) -> Work:
         if not isinstance(progress, ProgressThread):
             raise TypeError("Work is made by calls with async_op=True, not by its constructor")
+        return super().__new__(cls)
+
+    def __init__(self, progress: ProgressThread, call: Callable[[], Any]) -> None:
         self._progress = progress
         self._call: Callable[[], Any] | None = call
         self._submitted_at = submitting_line()

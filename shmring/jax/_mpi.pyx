@@ -282,7 +282,7 @@ cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
     if out_count != count or dtype_of(out_dtype) != dtype_of(dtype):
-        return refuse(clique, "shmring: MPI_Allgather with another count or type of the output, which JAX does not make")
+        return refuse(clique, "shmring: MPI_Allgather with another count or type of output, which JAX does not make")
     return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, dtype_of(dtype),
                                                SHMRING_DEFAULT_TIMEOUT))
 

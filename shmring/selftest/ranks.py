@@ -110,7 +110,8 @@ def everything(comm: Communicator, seed: int) -> tuple[int, float]:
     calls: tuple[Callable[[Communicator, int], int], ...] = (collectives, messages, shared_arrays)
     compared = sum(call(comm, seed) for call in calls)
     x = np.zeros(1)
-    slices, elapsed_ns = [], np.zeros(1, np.int64)
+    slices: list[float] = []
+    elapsed_ns = np.zeros(1, np.int64)
     while len(slices) < 30 and elapsed_ns[0] < MOST_TIMED_NS:  # fewer where the processors are busy
         comm.barrier()
         start = time.perf_counter_ns()

@@ -54,7 +54,7 @@ class ProcessGroup(Collectives, TorchMessages):
         other calls on the backend are errors.
         """
         fake = getattr(c10d, "FakeProcessGroup", None)
-        if not hasattr(getattr(fake, "Options", None), "error_on_collective"):
+        if fake is None or not hasattr(getattr(fake, "Options", None), "error_on_collective"):
             return  # torch before 2.13: the operator raises that the group has no backend
         options = fake.Options()
         options.error_on_collective = True

@@ -216,7 +216,7 @@ def use_ring(producer, consumer, rng):
     elif what == 3 and consumer.peek(2) is not None:
         consumer.release()
     elif what == 4:
-        repr((producer.peer, consumer.peer, consumer.finished))
+        repr((producer.peer, consumer.peer, consumer.ended))
 
 
 def test_a_ring_with_random_words_leads_no_access_outside_of_it(seed):

@@ -111,6 +111,14 @@ def test_the_end_of_a_stream_is_ready():
         shmring.wait([])
 
 
+def test_a_timeout_may_be_longer_than_a_poll_can_be():
+    (sender, receiver), (_other, idle) = shmring.channel(), shmring.channel()
+    sleeping = threading.Timer(0.1, sender.send, [b"late"])
+    sleeping.start()
+    assert shmring.wait([receiver, idle], 1e12) == [receiver]
+    sleeping.join()
+
+
 def test_what_cannot_be_waited_for_is_refused():
     sender, receiver = shmring.channel()
     for wrong in (sender, object(), None):

@@ -118,7 +118,7 @@ def test_what_is_no_port_is_refused(port, capsys):
 
 def documented_names():
     """The first column of the table of `comm.stats()`."""
-    table = (ROOT / "docs/watching.md").read_text().partition("`comm.stats()` has the following")[2]
+    table = (ROOT / "docs/metrics.md").read_text().partition("`comm.stats()` has the following")[2]
     rows = re.findall(r"^\| (`.*?) \|", table.partition("\n## ")[0], re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
@@ -142,5 +142,5 @@ def test_statistics_count_and_have_the_documented_names():
 
 
 def test_every_metric_is_documented():
-    text = (ROOT / "docs/watching.md").read_text()
+    text = (ROOT / "docs/metrics.md").read_text()
     assert all(f"`{name}`" in text for name in METRICS)
