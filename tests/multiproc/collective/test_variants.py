@@ -153,7 +153,7 @@ def rewritten_slowly(comm, slow):
     return sum(made[-40:])
 
 
-@pytest.mark.parametrize(("slow", "least", "most"), [("shared", 0, 10), ("staged", 30, 40)])
+@pytest.mark.parametrize(("slow", "least", "most"), [("shared", 0, 20), ("staged", 20, 40)])
 def test_the_time_between_calls_decides(slow, least, most):
     found = run_ranks(2, rewritten_slowly, slow, init=SETTINGS)
     assert found[0] == found[1]
