@@ -29,6 +29,11 @@ CEILING = "ceiling"
 OURS = ("shmring", "shared", "share", "plan", "torch-shmring", "shmring-channel", "shmring-queue")
 
 
+def is_ours(name: str) -> bool:
+    """Whether a competitor of this name is shmring, in one of its forms."""
+    return name.partition("@")[0] in OURS
+
+
 @dataclass(frozen=True)
 class RankLayout:
     """The number of ranks, and the processors of each rank (None: all)."""
@@ -67,7 +72,7 @@ class Competitor:
     @property
     def is_ours(self) -> bool:
         """Whether this is shmring, in one of its forms."""
-        return self.name.partition("@")[0] in OURS
+        return is_ours(self.name)
 
     def commands(self, layout: RankLayout, address: str, folder: Path) -> Iterator[tuple[list[str], dict[str, str]]]:
         """The commands that start its ranks, each with its environment."""

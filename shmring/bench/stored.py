@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import metrics
-from .competitors import Competitor, RankLayout
+from .competitors import Competitor, RankLayout, is_ours
 from .metrics import size_text, time_text
 from .report import Verdict
 from .runner import Row
@@ -50,7 +50,7 @@ def beside(rows: Sequence[Row], competitors: Sequence[Competitor]) -> list[str]:
         ours = next((one.name for one in competitors if one.is_ours and row.results[one.name].us), None)
         if other is None or ours is None or ours not in other["us"]:
             continue
-        peers = {name: us for name, us in other["us"].items() if not _is_ours(name)}
+        peers = {name: us for name, us in other["us"].items() if not is_ours(name)}
         peer_there = min(peers, key=peers.__getitem__, default=None)
         peer_here = Verdict.of(row, competitors, ours).peer
         cells = [
@@ -78,7 +78,7 @@ def left_out(
     known = {name for row in stored()["rows"] if row["op"] in {one.op for one in rows} for name in row["us"]}
     names = {one.name.partition("@")[0] for one in found}
     for name in sorted(known - names - set(problems)):
-        if not _is_ours(name):
+        if not is_ours(name):
             lines.append(f"{name}: no Python here has {WHERE.get(name, name)}; --python LABEL=PATH looks in another")
     for name in (one.name for one in found):
         reasons = {row.results[name].problem for row in rows if name in row.results and not row.results[name].us}
@@ -89,10 +89,6 @@ def left_out(
     elif rows and all(len(row.by_placement()) == 1 for row in rows):
         lines.append("other distances of the processors than this one; --bind 0,2 measures another pair")
     return ["\nNot measured:", *(f"  {line}" for line in lines)] if lines else []
-
-
-def _is_ours(name: str) -> bool:
-    return Competitor(name, "", "", lambda *_: ()).is_ours
 
 
 def _line(cells: Sequence[str]) -> str:

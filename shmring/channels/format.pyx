@@ -1,18 +1,14 @@
 """Formats of channel segments: codes in their headers, and what they hold beside rings: a common waiter, locks."""
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint32_t
 from libc.string cimport memcpy, memset
 
-from shmring._c.layout cimport SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_queue, shmring_waiter
+from shmring._c.layout cimport SHMRING_FALSE_SHARING, sem_t, shmring_queue, shmring_waiter
+from shmring.channels.robust cimport lock_holder, lock_init, require_lock
 
 
 cdef extern from "<semaphore.h>" nogil:
     int sem_init(sem_t *sem, int pshared, unsigned value)
-
-cdef extern from "channels/robust.h" nogil:
-    int lock_init(pthread_mutex_t *lock)
-    uint32_t lock_holder(const pthread_mutex_t *copy)
 
 # What a sender does when there is no room: in a channel, and in a broadcast because a receiver is slow.
 POLICIES = {"wait": WAITS, "drop_newest": DROPS_NEWEST, "drop_oldest": DROPS_OLDEST, "disconnect": DISCONNECTS}
@@ -61,5 +57,4 @@ def format_queue(buffer):
     sem_init(&q.joined, 1, 0)
     error = lock_init(&q.sending) or lock_init(&q.receiving)
     PyBuffer_Release(&view)
-    if error:
-        raise OSError(error, "this system has no robust mutexes, which survive the death of their holder")
+    require_lock(error)

@@ -11,11 +11,9 @@ last whole one stays.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.string cimport memcpy
 
-import os
 import queue
 from operator import index
 
@@ -23,15 +21,17 @@ import numpy as np
 
 from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
                                  store_release_u64)
-from shmring._c.layout cimport SHMRING_LATEST_NSLOTS, pthread_mutex_t, shmring_latest, shmring_latest_slot
+from shmring._c.layout cimport SHMRING_LATEST_NSLOTS, shmring_latest, shmring_latest_slot
 from shmring.arrays cimport numpy_api as cnp
+from shmring.base.signals cimport check_signals
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES, decode_meta, encode, message_t
+from shmring.channels.robust cimport lock_init, lock_release, require_lock, take_lock
 from shmring.memory.mapping cimport Mapping
 from shmring.ring.blocking cimport LATE, drive, wake_at_once
 from shmring.ring.framing cimport ARRAY, BYTES, frame_t, kind_of
-from shmring.sync.backoff cimport (CHECK, SLEEPS, TICK, back_off, before_wake, deadline_of, end_wait, is_past_deadline,
-                                   learn_spin, left_until, patience_t, sem_init, sem_post, sleeper_t, spin_t)
+from shmring.sync.backoff cimport (CHECK, SLEEPS, TICK, back_off, before_wake, end_wait, is_past_deadline, learn_spin,
+                                   patience_t, sem_init, sem_post, sleeper_t, spin_t)
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels.memory import ChannelMemory, checked_ring, is_same_dtype, open_or_create
@@ -41,17 +41,9 @@ from shmring.memory.header import HEADER_NBYTES
 
 cnp.import_array()
 
-cdef extern from "channels/robust.h" nogil:
-    const int LOCK_LATE
-    int lock_init(pthread_mutex_t *lock)
-    int lock_try(pthread_mutex_t *lock)
-    int lock_within(pthread_mutex_t *lock, int64_t ns)
-    void lock_release(pthread_mutex_t *lock)
-
 cdef enum:
     ALIGNMENT = 128
     META_NBYTES = 256              # beside the bytes of a value: its shape, and a dtype that has no code
-    LOCK_TICK_NS = 50000000        # between two looks at signals
     LONGEST_SLEEP_NS = 20000000    # of a reader: several may sleep, and the waiter word is one
 
 cdef object UINT8 = np.dtype(np.uint8)
@@ -93,7 +85,6 @@ def create(name, capacity_nbytes, dtype):
     """A fresh segment, not shared yet; without a name if that is None."""
     cdef Mapping mapping
     cdef shmring_latest *latest
-    cdef int error
     plan = checked_ring(capacity_nbytes, dtype, "wait", False)
     longest = META_NBYTES + (capacity_nbytes if dtype is None else dtype.itemsize)
     room = (longest + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
@@ -101,9 +92,7 @@ def create(name, capacity_nbytes, dtype):
     mapping = memory.mapping
     latest = <shmring_latest *>(mapping.address + <size_t>HEADER_NBYTES)
     sem_init(&latest.woken, 1, 0)
-    error = lock_init(&latest.writing)
-    if error:
-        raise OSError(error, "this system has no robust mutexes, which survive the death of their holder")
+    require_lock(lock_init(&latest.writing))
     memory.announce()
     return memory
 
@@ -284,8 +273,10 @@ cdef class Latest:
         if m.load.nbytes > self.room:
             raise ValueError(f"a value of {m.load.nbytes} bytes, its description included, does not fit: at most "
                              f"{self.room} bytes do. Make it with a larger capacity_nbytes")
-        self.lock(timeout_to_ns(timeout))
-        # Nothing may raise until the lock is released.
+        if not take_lock(&self.latest.writing, timeout_to_ns(timeout), self.memory):
+            raise queue.Full("another process or thread was writing all the time")
+        # Nothing may raise until the lock is released. Until then the GIL is held, or this thread runs no Python code,
+        # so no handler of this thread can come here.
         slot = self.slot(load_relaxed_u64(&self.latest.newest) + 1)
         if m.load.nbytes < LONG_COPY_NBYTES:
             version = put_value(self.latest, slot, &m)
@@ -302,28 +293,6 @@ cdef class Latest:
         if record.shape:
             raise ValueError(f"a value of shape {record.shape}: it must be one record of {self.memory.dtype}")
         return record
-
-    cdef int lock(self, int64_t timeout_ns) except -1:
-        """No other writer writes until the lock is released. The GIL is held between the two, or the thread runs no
-        Python code, so no handler of this thread can come here meanwhile."""
-        cdef int64_t deadline_ns, left
-        cdef int outcome = lock_try(&self.latest.writing)
-        if outcome == LOCK_LATE and timeout_ns != 0:
-            deadline_ns = deadline_of(timeout_ns)
-            while outcome == LOCK_LATE:
-                left = left_until(deadline_ns, timeout_ns)
-                if left == 0:
-                    break
-                left = LOCK_TICK_NS if left < 0 else min(<int64_t>LOCK_TICK_NS, left)
-                with nogil:
-                    outcome = lock_within(&self.latest.writing, left)
-                if outcome == LOCK_LATE:
-                    PyErr_CheckSignals()
-        if outcome == LOCK_LATE:
-            raise queue.Full("another process or thread was writing all the time")
-        if outcome < 0:
-            raise OSError(-outcome, f"cannot lock {self.memory.title}: {os.strerror(-outcome)}")
-        return 0
 
     # ---- reading ----
 
@@ -382,7 +351,7 @@ cdef class Latest:
             version = newest_of(self.latest)
             if version == known:       # a writer overwrites the oldest version, never the newest
                 raise self.corrupt()
-            PyErr_CheckSignals()
+            check_signals()
 
     cdef object take(self, uint64_t version):
         """The value of that version; None if it is being overwritten, or was."""

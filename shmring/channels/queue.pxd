@@ -6,13 +6,6 @@ from shmring.channels.receiver cimport Receiver
 from shmring.channels.sender cimport Sender
 from shmring.memory.mapping cimport Mapping
 
-
-cdef extern from "channels/robust.h" nogil:
-    const int LOCK_LATE
-    int lock_try(pthread_mutex_t *lock)
-    int lock_within(pthread_mutex_t *lock, int64_t ns)
-    void lock_release(pthread_mutex_t *lock)
-
 cdef enum:
     GLANCE_NS = 1000000        # for another process to complete an operation that does not wait
 

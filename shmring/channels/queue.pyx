@@ -23,11 +23,11 @@ import weakref
 from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u32, load_relaxed_u64, store_relaxed_u32,
                                  store_relaxed_u64, store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring.base.signals cimport check_signals
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
 from shmring.channels.receiver cimport take_bytes
+from shmring.channels.robust cimport LOCK_LATE, TICK_NS, lock_release, lock_try, lock_within, take_lock
 from shmring.channels.sender cimport put_bytes
 from shmring.ring.blocking cimport LATE
 from shmring.ring.framing cimport WORD_NBYTES
@@ -49,17 +49,10 @@ cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd_read(int descriptor, uint64_t *value)
 
 cdef enum:
-    TICK_NS = 50000000         # between two looks at signals, and at the liveness of the other side
     RAISED = 1                 # what the word of the signal holds, beside 0: not raised
     UNSURE = 2
 
 cdef object queues = weakref.WeakSet()      # of this process
-
-
-# How long to wait before the next look at signals, and at the liveness of the other side; 0: time is over.
-cdef inline int64_t tick_until(int64_t deadline_ns, int64_t timeout_ns) noexcept nogil:
-    cdef int64_t left = left_until(deadline_ns, timeout_ns)
-    return TICK_NS if left < 0 else min(<int64_t>TICK_NS, left)
 
 
 cdef inline bint is_holder(const uint64_t *holder) noexcept nogil:
@@ -145,28 +138,13 @@ cdef class Queue:
 
     cdef bint lock(self, pthread_mutex_t *lock, uint64_t *holder, int64_t timeout_ns) except -1:
         """False if time ran out. Its holder owns that end: no other process, and no other thread, uses it."""
-        cdef int64_t deadline_ns, left
-        cdef int outcome
         self.require_made()
         if self.is_closed:
             raise ClosedError("this queue is closed")
         if is_holder(holder):
             raise RuntimeError("this thread is in the middle of the same call of this queue: a signal handler or "
                                "finalizer cannot repeat it")
-        outcome = lock_try(lock)
-        if outcome == LOCK_LATE and timeout_ns != 0:
-            deadline_ns = deadline_of(timeout_ns)
-            while outcome == LOCK_LATE:
-                left = tick_until(deadline_ns, timeout_ns)
-                if left <= 0:
-                    break
-                with nogil:
-                    outcome = lock_within(lock, left)
-                if outcome == LOCK_LATE:
-                    check_signals()
-        if outcome < 0:
-            raise OSError(-outcome, f"cannot lock this queue: {os.strerror(-outcome)}")
-        if outcome == LOCK_LATE:
+        if not take_lock(lock, timeout_ns, self.memory):
             return False
         store_relaxed_u64(holder, PyThread_get_thread_ident())
         return True

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from shmring.base.heap cimport Heap
 from shmring.collective.local cimport LocalExecutor, copy_counts
@@ -11,7 +11,7 @@ from shmring.engine.kinds cimport KIND, KIND_BARRIER, KIND_EXSCAN, KIND_SCAN
 from shmring.nodes.exchange cimport Exchange
 from shmring.nodes.program cimport Program, form_of, form_t, is_in_place, make_program
 from shmring.nodes.trials cimport Trials
-from shmring.sync.backoff cimport now_ns
+from shmring.sync.backoff cimport deadline_of
 from shmring.sync.turn cimport Turn
 
 from shmring.dtypes import OPS
@@ -86,14 +86,12 @@ cdef class NodesExecutor(Executor):
     cdef int execute(self, call_t *call) except -1:
         """Make a call, in the turn. Any failure breaks the group."""
         cdef Program program
-        cdef int64_t deadline_ns = -1
+        cdef int64_t deadline_ns
         if self.is_stopped:
             self.engine.check_usable()
         program = self.find(call)
         self.ncalls += 1
-        if call.timeout_ns >= 0:
-            deadline_ns = now_ns()
-            deadline_ns += min(call.timeout_ns, INT64_MAX - deadline_ns)
+        deadline_ns = call.timeout_ns if call.timeout_ns < 0 else deadline_of(call.timeout_ns)
         try:
             if self.local.size > 1:     # so that the node's ranks compare the whole call
                 self.local.local.remember(program.digest ^ self.ncalls << 32)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.children import in_child, status_of
 from support.harness import eventually
+from support.reading_ends import broadcast, channel, fan_in, shared_queue
 
 import shmring
 import shmring.multiprocessing
@@ -17,26 +18,6 @@ from shmring import ClosedError
 from shmring.ring.inspect import look
 
 pytestmark = pytest.mark.leaks  # threads of the event loop that put end a moment after it
-
-
-def fan_in():
-    (sender,), receiver = shmring.fan_in(1)
-    return sender.send, receiver
-
-
-def broadcast():
-    sender, (receiver,) = shmring.broadcast_channel(1)
-    return sender.send, receiver
-
-
-def channel():
-    sender, receiver = shmring.channel()
-    return sender.send, receiver
-
-
-def shared_queue():
-    one = shmring.Queue()
-    return one.put, one
 
 
 def test_multiprocessing_waits_for_ends_too():

@@ -8,35 +8,16 @@ import threading
 
 import pytest
 from support.children import in_child, status_of
+from support.reading_ends import broadcast, channel, fan_in, shared_queue
 
 import shmring
 import shmring.multiprocessing
 from shmring import ClosedError
 
 
-def fan_in():
-    (sender,), receiver = shmring.fan_in(1)
-    return sender.send, receiver
-
-
-def broadcast():
-    sender, (receiver,) = shmring.broadcast_channel(1)
-    return sender.send, receiver
-
-
-def channel():
-    sender, receiver = shmring.channel()
-    return sender.send, receiver
-
-
 def records():
     sender, receiver = shmring.channel(dtype="f8")
     return lambda x: sender.send(float(x[0])), receiver
-
-
-def shared_queue():
-    one = shmring.Queue()
-    return one.put, one
 
 
 def connection():

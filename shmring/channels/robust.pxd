@@ -1,0 +1,28 @@
+# Locks between processes that survive their holders (channels/robust.h), and what is raised where there are none.
+
+from libc.stdint cimport int64_t, uint32_t
+
+from shmring._c.layout cimport pthread_mutex_t
+
+
+cdef extern from "channels/robust.h" nogil:
+    const int LOCK_LATE
+    int lock_init(pthread_mutex_t *lock)
+    int lock_try(pthread_mutex_t *lock)
+    int lock_within(pthread_mutex_t *lock, int64_t ns)
+    uint32_t lock_holder(const pthread_mutex_t *copy)
+    void lock_release(pthread_mutex_t *lock)
+
+cdef enum:
+    TICK_NS = 50000000         # of a waiting thread: between two looks at signals, and at the other side
+
+
+# Raise the error of `lock_init`, if it is one.
+cdef int require_lock(int error) except -1
+cdef bint await_lock(pthread_mutex_t *lock, int outcome, int64_t timeout_ns, memory) except -1
+
+
+cdef inline bint take_lock(pthread_mutex_t *lock, int64_t timeout_ns, memory) except -1:
+    """Take a lock of ``memory``; False if time ran out. Also if its holder died."""
+    cdef int outcome = lock_try(lock)
+    return True if outcome >= 0 and outcome != LOCK_LATE else await_lock(lock, outcome, timeout_ns, memory)
