@@ -70,10 +70,10 @@ def at_exit(release: Callable[[], None]) -> Callable[[], None]:
     return release
 
 
-def leave(last: Stage) -> None:
-    """Let all objects up to and including those of stage ``last`` leave."""
+def leave(last: Stage, first: Stage = Stage.MULTINODE) -> None:
+    """Let the objects of the stages from ``first`` to ``last`` leave."""
     for stage in Stage:
-        if stage <= last:
+        if first <= stage <= last:
             for thing in tracked(stage):
                 try:
                     thing.leave_at_exit()
@@ -115,8 +115,10 @@ def _await_last_words() -> None:
 
 def _leave_all() -> None:
     global _exiting_thread
+    leave(Stage.PROGRESS)
+    # From here on, since progress threads must end first: their calls raise at once.
     _exiting_thread = threading.get_ident()
-    leave(Stage.ENGINE)
+    leave(Stage.ENGINE, first=Stage.ENGINE)
     if _has_ended_calls:
         _await_last_words()
     for release in _at_exit:

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from shmring.base.lifecycle import Stage, track
+from shmring.base.lifecycle import Stage, note_ended_call, track
 from shmring.base.timeouts import timeout_ns
 from shmring.errors import ClosedError
 from shmring.sync.turn import Turn
@@ -152,6 +152,8 @@ class ProgressThread:
         engine = self._engine()
         if self.is_inherited or engine is None:
             return
+        if self._busy:
+            note_ended_call()
         self.abort("exited while asynchronous work was pending")
         self._engine = weakref.ref(engine)  # without `retire`
         self.retire()

@@ -417,7 +417,7 @@ def test_a_program_that_ends_with_work_in_flight_ends_and_aborts_the_others(tmp_
 
 
 LEAVE_IN_EVERY_WAY = """
-import atexit, os, sys, threading
+import atexit, os, sys, threading, time
 
 
 def look():
@@ -434,12 +434,16 @@ for turn in range(int(sys.argv[2])):
         comms = [shmring.init(rank=0, size=1, session=f"{sys.argv[1]}{turn}-{i}") for i in range(4)]
         for comm in comms:
             work = comm.all_reduce(np.ones(3), async_op=True)
-            if turn % 4 == 1:
+            if turn % 5 == 1:
                 work.wait()
-            if turn % 4 == 2:
+            if turn % 5 == 2:
                 work.add_done_callback(lambda w: None)
-            if turn % 4 == 3:
+            if turn % 5 == 3:
                 comm.close()
+            if turn % 5 == 4:       # a call begins after the exit has
+                comm.all_reduce(np.ones(1 << 22), async_op=True).add_done_callback(lambda w: time.sleep(0.2))
+                comm.barrier(async_op=True)
+                break
         sys.exit()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
@@ -449,7 +453,7 @@ def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path, long_run):
     # It would end one with a lock in its hands, and then ask for that lock.
     script = tmp_path / "leave.py"
     script.write_text(LEAVE_IN_EVERY_WAY)
-    done = run_program(sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "8")
+    done = run_program(sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "10")
     assert set(done.stdout.splitlines()) == {"left: []"}
     assert done.stderr == ""
 
