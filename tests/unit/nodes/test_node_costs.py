@@ -81,7 +81,7 @@ def test_reductions_send_what_the_formulas_say(layout, algorithm, merged):
     check(layout, "reduce_scatter", algorithm, merged, simulation, sum(sizes))
 
 
-@pytest.mark.parametrize("each", [16, pytest.param(128, marks=pytest.mark.long)])
+@pytest.mark.parametrize("each", [4, pytest.param(128, marks=pytest.mark.long)])
 @pytest.mark.parametrize("algorithm", ["gather", "direct"])
 def test_64_nodes_of_many_ranks(algorithm, each):
     layout, count = even(64, each), 64 * each
