@@ -49,6 +49,7 @@ def test_run_sets_the_threads_of_each_rank_and_shows_it(unset, tmp_path):
     ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", THREAD_VARIABLES)
 def test_run_leaves_the_threads_that_are_set(unset, tmp_path, name):
     (tmp_path / "report.py").write_text(REPORT)
