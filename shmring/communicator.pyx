@@ -476,7 +476,7 @@ cdef class Communicator:
         Returns
         -------
         list of arrays
-            Those of ``arrays``.
+            The same arrays.
 
         Notes
         -----
@@ -488,7 +488,7 @@ cdef class Communicator:
         return all_reduce_many(self.executor, arrays, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def broadcast_many(self, arrays, root=0, *, timeout=..., async_op=False):
-        """Copy the root's arrays into those of all others, as one operation.
+        """Copy the root's arrays into the arrays of all others, as one operation.
 
         Parameters
         ----------
@@ -502,7 +502,7 @@ cdef class Communicator:
         Returns
         -------
         list of arrays
-            Those of ``arrays``.
+            The same arrays.
 
         Notes
         -----
@@ -749,7 +749,7 @@ cdef class Communicator:
         Returns
         -------
         Message or None
-            None if there is none.
+            None if no such message has arrived.
         """
         return self.messages.probe(self.rank_of(src, "src"), tag_of(tag, "tag"), 0)
 
@@ -1396,7 +1396,7 @@ cdef class Communicator:
         Raises
         ------
         ValueError
-            A number of calls that is no such.
+            ``calls`` is not a possible number.
         ClosedError
             The communicator is closed.
         OSError

@@ -114,7 +114,7 @@ cdef class RecordReceiver(RingReceiver):
         Returns
         -------
         int
-            How many.
+            The number of records received.
 
         Raises
         ------
