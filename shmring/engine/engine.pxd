@@ -5,9 +5,8 @@ from shmring._c.atomics cimport add_u32, load_acquire_u32, load_acquire_u64
 from shmring._c.layout cimport shmring_abort
 from shmring.base.heap cimport Heap
 from shmring.engine.call cimport call_t
-from shmring.engine.compiled_plan cimport Program
+from shmring.engine.compiled_plan cimport Program, execution_t
 from shmring.engine.eager cimport eager_t
-from shmring.engine.executor cimport execution_t
 from shmring.engine.recording cimport Trace, timeline_t
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team

@@ -28,7 +28,7 @@ from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_L
 from shmring.arrays.array_view cimport array_t
 from shmring.base.signals cimport check_signals
 from shmring.engine.eager cimport advance_eager, start_eager
-from shmring.engine.executor cimport call_learner_t, execute
+from shmring.engine.compiled_plan cimport call_learner_t, execute
 from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
 from shmring.engine.recording cimport (Trace, begin_call, caller, end_call, is_profiled, range_of, record_t,
                                        store_place)
