@@ -108,6 +108,7 @@ cdef class Engine:
     cdef void begin_execution(self, execution_t *x, int64_t timeout_ns) noexcept nogil
     cdef void end_execution(self, execution_t *x) noexcept nogil
     cdef int handle_signals(self) except -1
+    cdef int64_t wait_began(self, execution_t *x, const patience_t *patience) noexcept nogil
     cdef int note_wait(self, int64_t began_ns) except -1
     cdef void note_wait_free(self, int64_t began_ns) noexcept nogil
     cdef object keep_program(self, tuple key, Program program)
