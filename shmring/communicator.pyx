@@ -251,8 +251,7 @@ cdef class Communicator:
             As in `all_reduce`.
         counts : sequence of int, optional
             Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
-            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``. Not with a
-            callable ``op``.
+            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``.
         timeout, async_op
             As in `all_reduce`.
 

@@ -20,8 +20,7 @@ from shmring.arrays.array_view cimport copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.base.hashing cimport mix
 from shmring.base.heap cimport Heap
-from shmring.collective.call cimport Call, dispatch, prepare
-from shmring.collective.user_ops cimport number_of_callable, prepare_user_op
+from shmring.collective.call cimport Call, dispatch, number_of_callable, prepare, prepare_user_op
 from shmring.engine.call cimport (BAD_DTYPE, BAD_ROOT, OVERLAPPING, UNEVEN, Executor, Prepared, call_t, check_call,
                                   elements_of_x, is_overlapping, open_call, refuse_call, refuse_out, without_arrays)
 from shmring.engine.kinds cimport (KIND, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_REDUCE,

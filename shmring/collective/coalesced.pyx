@@ -14,8 +14,7 @@ from libc.string cimport memcpy
 from shmring.arrays.array_view cimport array_t, copy_back, is_copy, source_array, target_array
 from shmring.collective.calls cimport check, is_root, number_of
 from shmring.base.hashing cimport mix
-from shmring.collective.user_ops cimport prepare_user_op
-from shmring.collective.call cimport Call, dispatch, prepare
+from shmring.collective.call cimport Call, dispatch, prepare, prepare_user_op
 from shmring.engine.call cimport Executor, call_t, open_call
 from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY
 from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature
