@@ -34,7 +34,7 @@ from shmring.memory.syscalls import SHM_DIRECTORY, call, refusal_to_create, refu
 from shmring.sync.turn import IS_FREE_THREADED, Turn
 
 if IS_FREE_THREADED:
-    import shmring.memory.shm_calls as posix_ipc
+    import shmring.memory.descriptor as posix_ipc  # it has the calls made here
 else:
     import posix_ipc
 
