@@ -41,7 +41,7 @@ COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "place
 COLD_FILES = {
     "capi/handles", "capi/last_error", "capi/table", "channels/format", "channels/half_pipe", "channels/joinable_queue",
     "engine/kinds", "engine/outbox", "engine/recording",
-    "engine/signature", "engine/thread_team", "jax/_mpi", "objects/tensors", "ring/eventfd",
+    "engine/thread_team", "jax/_mpi", "objects/tensors", "ring/eventfd",
     "ring/inspect", "shared/moved_pages", "shared/moves", "sync/abort", "sync/liveness", "sync/long_waits",
     "sync/wait_graph",
 }  # fmt: skip

@@ -28,8 +28,7 @@ from shmring.engine.signature cimport NO_OP, pack_digest
 
 from shmring.collective.async_work import submit
 from shmring.dtypes import DTYPES, OP_CODES
-from shmring.engine.kinds import KINDS
-from shmring.engine.signature import explain
+from shmring.engine.kinds import KINDS, explain
 
 COLLECTIVES = tuple(kind.name for kind in KINDS[1:14])
 

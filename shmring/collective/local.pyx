@@ -22,8 +22,7 @@ from shmring.engine.kinds cimport (KIND, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_
 from shmring.dtypes import widening
 from shmring.plan.choose import build_plan, schedules
 from shmring.plan.thread_shares import cut, spaced
-from shmring.engine.kinds import KINDS as _KINDS
-from shmring.engine.signature import explain
+from shmring.engine.kinds import KINDS as _KINDS, explain
 
 cdef tuple KIND_NAMES = tuple([kind and kind.name for kind in _KINDS])
 

@@ -48,7 +48,7 @@ from shmring.base.lifecycle import Stage, exit_reason, hold_at_exit, note_ended_
 from shmring.base.text import spans
 from shmring.engine.abort_errors import Record, cause_of, error_of
 from shmring.engine.outbox import outbox_nbytes
-from shmring.engine.signature import explain
+from shmring.engine.kinds import explain
 from shmring.errors import ClosedError, PeerLostError
 from shmring.memory.sweep import sweep_after
 from shmring.placement.cpus import usable_processors
