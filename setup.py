@@ -40,8 +40,8 @@ MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels
 COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "placement"}
 COLD_FILES = {
     "capi/handles", "capi/last_error", "capi/table", "channels/format", "channels/half_pipe", "channels/joinable_queue",
-    "collective/user_ops", "engine/compiled_plan", "engine/kinds", "engine/outbox", "engine/recording",
-    "engine/signature", "engine/thread_team", "jax/_mpi", "jax/functions/registry", "objects/tensors", "ring/eventfd",
+    "engine/kinds", "engine/outbox", "engine/recording",
+    "engine/thread_team", "jax/_mpi", "objects/tensors", "ring/eventfd",
     "ring/inspect", "shared/moved_pages", "shared/moves", "sync/abort", "sync/liveness", "sync/long_waits",
     "sync/wait_graph",
 }  # fmt: skip
