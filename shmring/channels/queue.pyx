@@ -276,6 +276,7 @@ cdef class Queue:
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1:
         """Wait until fewer items than `maxsize` are in it."""
         cdef uint64_t received
+        self.sender.unsent_nbytes = 0      # it is not room that is awaited
         while True:
             received = load_acquire_u64(&self.ring.heads[0].received.messages)
             if self.count() < self.maxsize:
