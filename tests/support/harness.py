@@ -179,6 +179,8 @@ class Gang:
 
     def survivors_of(self, *victims: int) -> list[Outcome]:
         """SIGKILL these ranks, wait for all to end, and return how the others did."""
+        for rank in victims[1:]:  # none may raise because of one that is killed before it
+            self.stop(rank)
         for rank in victims:
             self.kill(rank)
         outcomes = self.outcomes()

@@ -78,6 +78,20 @@ def test_a_call_needs_no_gil(comm, c_library):
 
 
 @on_ranks(2)
+def test_a_short_call_needs_no_gil_beside_shared_arrays_and_results(comm, c_library):
+    shared, result = comm.empty(1000, np.float32), comm.shared_result(1000, np.float32)
+    table = Table(c_library)
+    handle = table.open(comm)
+    for count in (1, 100):
+        x = values("float32", count, comm.rank)
+        expected, out = comm.all_reduce(x.copy()), np.zeros_like(x)
+        table.call("all_reduce", handle, x=x, out=out, count=count, keep_gil=True, times=20)
+        assert same_bits(out, expected)
+    table.release(handle)
+    del shared, result
+
+
+@on_ranks(2)
 def test_a_call_with_the_gil_lets_it_go_while_it_waits(comm, c_library, tmp_path):
     """A thread that has the GIL makes a call that waits, for its turn and for a peer: it lets the GIL go meanwhile."""
     table = Table(c_library)
