@@ -83,7 +83,7 @@ typedef struct {
     shmring_alternative alternatives[SHMRING_NALTERNATIVES];
 } shmring_learner;
 
-/* What the writer of a ring of bytes has learned of the kinds of stores (ring/laps.pyx); only its end of the
+/* What the writer of a ring of bytes has learned of the kinds of stores (ring/laps.pxd); only its end of the
  * ring loads or stores this. The writer's and the reader's times are kept by parity of the lap. */
 typedef struct {
     shmring_learner learner; /* a lap is a call */

@@ -249,7 +249,7 @@ def format_ring(buffer, nslots, slot_nbytes, *, start=0, bint drops=False, nhead
     start : int
         Where both counters start; no matter, but for tests of their wrap-around.
     drops : bool
-        For channels whose producer may give up the oldest slots (``shmring/ring/overwrite.pyx``).
+        For channels whose producer may give up the oldest slots (``shmring/ring/overwrite.pxd``).
     nheads : int
         How many consumers read all of it. Each beyond the first needs `HEAD_NBYTES` more bytes.
 
