@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from shmring.channels.latest import Latest
     from shmring.channels.queue import Queue
     from shmring.channels.receiver import Receiver
-    from shmring.channels.record_receiver import RecordReceiver
-    from shmring.channels.record_sender import RecordSender
+    from shmring.channels.records import RecordReceiver, RecordSender
     from shmring.channels.sender import Sender
     from shmring.channels.waiting import wait
     from shmring.collective.async_work import Work
@@ -79,8 +78,7 @@ _MODULES = {
     "shmring.channels.latest": ("Latest",),
     "shmring.channels.queue": ("Queue",),
     "shmring.channels.receiver": ("Receiver",),
-    "shmring.channels.record_receiver": ("RecordReceiver",),
-    "shmring.channels.record_sender": ("RecordSender",),
+    "shmring.channels.records": ("RecordReceiver", "RecordSender"),
     "shmring.channels.sender": ("Sender",),
     "shmring.channels.waiting": ("wait",),
     "shmring.collective.async_work": ("Work",),

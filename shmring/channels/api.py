@@ -11,8 +11,7 @@ from shmring.channels.format import WHEN_FULL
 from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
 from shmring.channels.multi_ring import create_broadcast, create_fan_in
 from shmring.channels.receiver import Receiver
-from shmring.channels.record_receiver import RecordReceiver
-from shmring.channels.record_sender import RecordSender
+from shmring.channels.records import RecordReceiver, RecordSender
 from shmring.channels.sender import Sender
 
 _MIB = 1 << 20

@@ -22,7 +22,7 @@ from shmring.sync.group cimport READY
 from shmring.channels.aio import next_of, when_ready
 from shmring.channels.multi_ring import RingSet
 from shmring.channels.receiver import Receiver
-from shmring.channels.record_receiver import RecordReceiver
+from shmring.channels.records import RecordReceiver
 from shmring.errors import ClosedError, EndOfStreamError, PeerLostError
 
 
