@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
     from shmring.channels.fan_in import FanInReceiver
     from shmring.channels.inspect import ChannelLook, list_channels
-    from shmring.channels.joinable_queue import JoinableQueue
     from shmring.channels.latest import Latest
-    from shmring.channels.queue import Queue
+    from shmring.channels.queue import JoinableQueue, Queue
     from shmring.channels.receiver import Receiver
     from shmring.channels.records import RecordReceiver, RecordSender
     from shmring.channels.sender import Sender
@@ -74,9 +73,8 @@ _MODULES = {
     "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
     "shmring.channels.fan_in": ("FanInReceiver",),
     "shmring.channels.inspect": ("ChannelLook", "list_channels"),
-    "shmring.channels.joinable_queue": ("JoinableQueue",),
     "shmring.channels.latest": ("Latest",),
-    "shmring.channels.queue": ("Queue",),
+    "shmring.channels.queue": ("JoinableQueue", "Queue"),
     "shmring.channels.receiver": ("Receiver",),
     "shmring.channels.records": ("RecordReceiver", "RecordSender"),
     "shmring.channels.sender": ("Sender",),

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from shmring.channels.fan_in import FanInReceiver
-from shmring.channels.format import WHEN_FULL
-from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
+from shmring.channels.memory import WHEN_FULL, ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
 from shmring.channels.multi_ring import create_broadcast, create_fan_in
 from shmring.channels.receiver import Receiver
 from shmring.channels.records import RecordReceiver, RecordSender

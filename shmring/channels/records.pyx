@@ -13,8 +13,7 @@ from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport check_no_mask
 from shmring.arrays.lease cimport make_lease
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
-from shmring.channels.format cimport DROPS_OLDEST, WAITS
-from shmring.channels.ring_ends cimport DROPPED, RingReceiver, RingSender, ring_is_gone
+from shmring.channels.ring_ends cimport DROPPED, DROPS_OLDEST, RingReceiver, RingSender, WAITS, ring_is_gone
 from shmring.ring.blocking cimport GONE, LATE, wake_peer
 from shmring.ring.overwrite cimport claim_next
 from shmring.ring.spsc cimport (ring_commit, ring_peek, ring_ready, ring_release, ring_reserve, ring_try_pop,
