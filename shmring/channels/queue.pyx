@@ -27,7 +27,7 @@ from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
 from shmring.channels.receiver cimport take_bytes
-from shmring.channels.robust cimport LOCK_LATE, TICK_NS, lock_release, lock_try, lock_within, take_lock
+from shmring.channels.robust cimport TICK_NS, is_locked, lock_release, lock_try, lock_within, take_lock
 from shmring.channels.sender cimport put_bytes
 from shmring.ring.blocking cimport LATE, drive, wake_at_once
 from shmring.ring.framing cimport WORD_NBYTES
@@ -168,8 +168,7 @@ cdef class Queue:
         """Retract an item that was given up, or that its producer did not live to complete. False: another process is
         getting, and must be given a CUT."""
         cdef uint64_t head
-        cdef int outcome = lock_within(&self.q.receiving, GLANCE_NS)
-        if outcome == LOCK_LATE or outcome < 0:
+        if not is_locked(lock_within(&self.q.receiving, GLANCE_NS)):
             return False
         # With both locks held, no other process uses the counters.
         head = load_relaxed_u64(&self.ring.heads[0].head)
@@ -196,8 +195,7 @@ cdef class Queue:
 
     cdef bint is_given_up(self) except -1:
         """Whether no process is in the middle of an item: it would have the lock."""
-        cdef int outcome = lock_try(&self.q.sending)
-        if outcome == LOCK_LATE or outcome < 0:
+        if not is_locked(lock_try(&self.q.sending)):
             return False
         if load_relaxed_u64(&self.ring.tail) == load_relaxed_u64(&self.ring.heads[0].head):
             self.settle()
@@ -518,11 +516,9 @@ cdef class Queue:
     cdef int clear_signal(self) except -1:
         """After a call has got an item, or has found none. Only once a process has asked for the descriptor: until then
         neither side makes a system call for it."""
-        cdef int outcome
         if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.signal) or self.is_there():
             return 0
-        outcome = lock_within(&self.q.sending, GLANCE_NS)
-        if outcome == LOCK_LATE or outcome < 0:        # an item is about to come
+        if not is_locked(lock_within(&self.q.sending, GLANCE_NS)):     # an item is about to come
             return 0
         # No producer is between its signal and its item. Between these stores this process may die: then the next
         # producer raises the signal, and the next consumer clears it.
@@ -617,12 +613,12 @@ cdef class JoinableQueue(Queue):
         drive(await_done, self, NULL, -1, &is_busy)
 
 
-cdef int await_done(object queue, void *what, patience_t *patience) noexcept nogil:
+cdef int await_done(object joined, void *what, patience_t *patience) noexcept nogil:
     """A step of `join` (ring/blocking.pxd)."""
-    cdef shmring_queue *q = (<JoinableQueue>queue).q
+    cdef shmring_queue *q = (<JoinableQueue>joined).q
     cdef sleeper_t sleeper = sleeper_t(word=&q.joining, what=1, wake=&q.joined, next=NULL, spin_ns=0, yields=0,
                                        tick_ns=LONGEST_SLEEP_NS, spin=NULL)
-    while load_acquire_u64(&q.done) < load_acquire_u64(&(<JoinableQueue>queue).ring.sent.messages):
+    while load_acquire_u64(&q.done) < load_acquire_u64(&(<JoinableQueue>joined).ring.sent.messages):
         if back_off(patience, &sleeper) == TICK:
             return UNREADY
     end_wait(patience, &sleeper)
