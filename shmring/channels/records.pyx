@@ -8,16 +8,14 @@ import queue
 import numpy as np
 
 from shmring._c.atomics cimport store_relaxed_u64
-from shmring.base.timeouts cimport checked_count, checked_part, int_or_none, timeout_to_ns
+from shmring.base.timeouts cimport checked_count, timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport check_no_mask
-from shmring.arrays.lease cimport make_lease
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
 from shmring.channels.ring_ends cimport DROPPED, DROPS_OLDEST, RingReceiver, RingSender, WAITS, ring_is_gone
 from shmring.ring.blocking cimport GONE, LATE, wake_peer
 from shmring.ring.overwrite cimport claim_next
-from shmring.ring.spsc cimport (ring_commit, ring_peek, ring_ready, ring_release, ring_reserve, ring_try_pop,
-                                ring_try_push)
+from shmring.ring.spsc cimport ring_commit, ring_ready, ring_release, ring_try_pop, ring_try_push
 from shmring.sync.backoff cimport deadline_of, left_until
 from shmring.sync.group cimport READY
 
@@ -241,19 +239,11 @@ cdef class RecordSender(RingSender):
 
     cdef bint try_reserve(self, uint64_t most) except -1:
         """Whether there is a lease; else a slot must be free first."""
-        cdef int64_t found = 0
-        cdef char *address
         self.require_idle()
         self.require_receiver()
         if self.policy >= DROPS_OLDEST:
             self.overwrite_for(min(most, self.p.capacity))
-        address = ring_reserve(&self.p, min(most, self.p.capacity), &found)
-        if found < 0:
-            raise self.corrupt()
-        if address == NULL:
-            return False
-        self.lease = make_lease(self.memory, address, self.channel.dtype, (found,), False)
-        return True
+        return self.lend(most, self.channel.dtype)
 
     cdef int overwrite_for(self, uint64_t count) except -1:
         """Overwrite as much as is needed and possible for so many records."""
@@ -284,11 +274,7 @@ cdef class RecordSender(RingSender):
         ValueError
             Nothing is reserved, or less than ``count``.
         """
-        cdef uint64_t n
-        count = int_or_none(count)
-        self.require_lease("reserved")
-        n = checked_part(count, self.p.reserved)
-        self.end_lease()
+        cdef uint64_t n = self.end_part(count)
         ring_commit(&self.p, n)
         self.announce(n)
         return self.reached()
@@ -439,10 +425,8 @@ cdef class RecordReceiver(RingReceiver):
         ValueError
             ``count`` is not positive; or another lease is open.
         """
-        cdef int64_t found
         cdef uint64_t n = self.await_records(checked_count(count, INT64_MAX), timeout_to_ns(timeout))
-        cdef const char *address = ring_peek(&self.c, n, &found)
-        self.lease = make_lease(self.memory, <char *>address, self.channel.dtype, (found,), True)
+        self.lend(n, self.channel.dtype)
         return self.lease
 
     @cython.critical_section
@@ -461,11 +445,7 @@ cdef class RecordReceiver(RingReceiver):
         ValueError
             Nothing is peeked, or less than ``count``.
         """
-        cdef uint64_t n
-        count = int_or_none(count)
-        self.require_lease("peeked")
-        n = checked_part(count, self.c.peeked)
-        self.end_lease()
+        cdef uint64_t n = self.end_part(count)
         ring_release(&self.c, n)
         self.announce(n)
 

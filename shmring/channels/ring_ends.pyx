@@ -22,7 +22,7 @@ from shmring.ring.end cimport take_role
 from shmring.ring.eventfd cimport Notifier
 from shmring.ring.overwrite cimport after_claim, disconnect, give_up_claim, overwrite, position_of
 from shmring.ring.prospects cimport prospects_of
-from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_abort, ring_control_nbytes,
+from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_control_nbytes,
                                 ring_end_state)
 from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
@@ -307,9 +307,7 @@ cdef class RingSender(RingEnd):
     @cython.critical_section
     def abort(self):
         """Give up what was reserved, and end the lease; nothing is sent. Raises as `commit` does."""
-        self.require_lease("reserved")
-        self.end_lease()
-        ring_abort(&self.p)
+        self.give_up_lease()
 
     # ---- state ----
 

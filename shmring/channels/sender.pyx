@@ -513,7 +513,7 @@ cdef class Sender(RingSender):
         """
         cdef uint64_t nbytes, before
         count = int_or_none(count)
-        self.require_lease("reserved")
+        self.require_lease()
         cdef Lease lease = self.lease
         shape = lease.shape
         if count is not None and not shape:

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmring._c.layout cimport sem_t, shmring_ring
 from shmring.arrays.lease cimport Lease
-from shmring.ring.blocking cimport watch_t
+from shmring.ring.blocking cimport wait_t, watch_t
 from shmring.ring.eventfd cimport Notifier
 from shmring.ring.prospects cimport Prospects
 from shmring.ring.spsc cimport consumer_t, producer_t
@@ -55,14 +55,18 @@ cdef class RingEnd:
     cdef int require_open(self) except -1
     cdef int require_usable(self) except -1
     cdef int require_idle(self) except -1
-    cdef int require_lease(self, str how) except -1
+    cdef bint lend(self, uint64_t most, object dtype, int64_t length=*) except -1
+    cdef int require_lease(self) except -1
     cdef int end_lease(self) except -1
+    cdef uint64_t end_part(self, object count) except? 0
+    cdef int give_up_lease(self) except -1
     cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1
     cdef void signal_notifier(self) noexcept
     cdef object corrupt(self)
     cdef int peer_state(self) noexcept
 
 
+cdef int await_rings(object end, wait_t *wait, int64_t timeout_ns, Notifier notifier, bint *is_busy) except -1
 cdef int take_role(RingEnd end, bint again) noexcept
 
 

@@ -3,7 +3,7 @@
 Over any writable memory both can see: a mapping between processes, a ``bytearray`` between threads. Nothing here
 blocks; an answer is "done", "full" or "empty". Channels and point-to-point messages compose waiting on top.
 
-The C-level functions, all ``nogil``, are in ``ring/spsc.pxd`` for ``cimport``; ``ring/handles.pyx`` has the Python
+The C-level functions, all ``nogil``, are in ``ring/spsc.pxd`` for ``cimport``; ``ring/end.pyx`` has the Python
 classes of the two ends.
 """
 
