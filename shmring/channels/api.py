@@ -151,7 +151,7 @@ def fan_in(
     require_one_of("when_full", when_full, WHEN_FULL)
     rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, allows_pickle(allow_pickle))
     sender = Sender if kind is None else RecordSender
-    return [sender(rings.ring(i), "sender") for i in range(nsenders)], FanInReceiver(rings)
+    return [sender(ring, "sender") for ring in rings], FanInReceiver(rings)
 
 
 def broadcast_channel(

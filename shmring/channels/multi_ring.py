@@ -69,39 +69,10 @@ def ring_heads(header: Header) -> list[tuple[int, int]]:
     return [(HEADER_NBYTES, i) for i in range(count if layout & 0xFF == _BROADCAST else 1)]
 
 
-class RingSet:
-    """All rings of a fan-in: the memory of its receiver.
-
-    Attributes
-    ----------
-    count : int
-        Of senders.
-    dtype, allow_pickle, spin_ns, tick_ns
-        As of `ChannelMemory`.
-    """
-
-    def __init__(self, memory: Segment, allow_pickle: bool | None = None) -> None:
-        self.memory = memory
-        self.mapping = memory.mapping
-        self.count = memory.header.params[2] >> 8
-        if not 1 <= self.count <= MAX_RINGS:
-            raise SegmentError(f"this channel has {self.count} rings according to its header")
-        first = MemberRing(memory, 0, allow_pickle)
-        self.dtype, self.allow_pickle = first.dtype, first.allow_pickle
-        self.spin_ns, self.tick_ns = first.spin_ns, first.tick_ns
-
-    def ring(self, index: int) -> MemberRing:
-        """One ring."""
-        return MemberRing(self.memory, index, self.allow_pickle)
-
-    def __reduce__(self) -> tuple:
-        return RingSet, (self.memory,)
-
-
 def create_fan_in(
     count: int, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
-) -> RingSet:
-    """Fresh memory with a ring for each of so many senders."""
+) -> list[MemberRing]:
+    """Fresh memory with a ring for each of so many senders, as the receiver uses all of them."""
     _require_count("nsenders", count)
     ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
     # Each begins on a page, so that no two senders write to one.
@@ -110,7 +81,7 @@ def create_fan_in(
     for i in range(count):
         ring.format(memory, HEADER_NBYTES + i * stride)
     memory.announce()
-    return RingSet(memory, allow_pickle)
+    return [MemberRing(memory, i, allow_pickle) for i in range(count)]
 
 
 def create_broadcast(
