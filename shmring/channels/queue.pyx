@@ -18,7 +18,6 @@ from libc.stdint cimport int64_t, uint64_t
 import os
 import queue
 import sys
-import weakref
 
 from shmring._c.atomics cimport (compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32, load_relaxed_u64,
                                  store_relaxed_u32, store_relaxed_u64, store_release_u64)
@@ -35,6 +34,7 @@ from shmring.sync.backoff cimport (TICK, back_off, before_wake, deadline_of, end
                                    sleeper_t)
 from shmring.sync.group cimport READY, UNREADY
 
+from shmring.base.weak_set import WeakSet
 from shmring.channels import aio
 from shmring.channels.memory import create_queue
 from shmring.channels.receiver import PickledContent
@@ -57,7 +57,7 @@ cdef enum:
 cdef enum:
     LONGEST_SLEEP_NS = 20000000        # of join(): several processes may be in it, and the waiter word is one
 
-cdef object queues = weakref.WeakSet()      # of this process
+cdef object queues = WeakSet()      # of this process
 
 
 cdef inline bint is_holder(const uint64_t *holder) noexcept nogil:
@@ -279,6 +279,7 @@ cdef class Queue:
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1:
         """Wait until fewer items than `maxsize` are in it."""
         cdef uint64_t received
+        self.sender.unsent_nbytes = 0      # it is not room that is awaited
         while True:
             received = load_acquire_u64(&self.ring.heads[0].received.messages)
             if self.count() < self.maxsize:
