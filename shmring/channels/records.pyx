@@ -14,6 +14,7 @@ from shmring.arrays.array_view cimport check_no_mask
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
 from shmring.channels.ring_ends cimport DROPPED, DROPS_OLDEST, RingReceiver, RingSender, WAITS, ring_is_gone
 from shmring.ring.blocking cimport GONE, LATE, wake_peer
+from shmring.ring.end cimport end_part, lend
 from shmring.ring.overwrite cimport claim_next
 from shmring.ring.spsc cimport ring_commit, ring_ready, ring_release, ring_try_pop, ring_try_push
 from shmring.sync.backoff cimport deadline_of, left_until
@@ -245,7 +246,7 @@ cdef class RecordSender(RingSender):
         self.unsent_nbytes = self.p.slot_nbytes
         if self.policy >= DROPS_OLDEST:
             self.overwrite_for(min(most, self.p.capacity))
-        return self.lend(most, self.channel.dtype)
+        return lend(self, most, self.channel.dtype, 1)
 
     cdef int overwrite_for(self, uint64_t count) except -1:
         """Overwrite as much as is needed and possible for so many records."""
@@ -276,7 +277,7 @@ cdef class RecordSender(RingSender):
         ValueError
             Nothing is reserved, or less than ``count``.
         """
-        cdef uint64_t n = self.end_part(count)
+        cdef uint64_t n = end_part(self, count)
         ring_commit(&self.p, n)
         self.announce(n)
         return self.reached()
@@ -428,7 +429,7 @@ cdef class RecordReceiver(RingReceiver):
             ``count`` is not positive; or another lease is open.
         """
         cdef uint64_t n = self.await_records(checked_count(count, INT64_MAX), timeout_to_ns(timeout))
-        self.lend(n, self.channel.dtype)
+        lend(self, n, self.channel.dtype, 1)
         return self.lease
 
     @cython.critical_section
@@ -447,7 +448,7 @@ cdef class RecordReceiver(RingReceiver):
         ValueError
             Nothing is peeked, or less than ``count``.
         """
-        cdef uint64_t n = self.end_part(count)
+        cdef uint64_t n = end_part(self, count)
         ring_release(&self.c, n)
         self.announce(n)
 

@@ -12,15 +12,15 @@ from libc.string cimport strerror
 import numpy as np
 
 from shmring._c.atomics cimport load_acquire_u32
-from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
-from shmring.base.timeouts cimport checked_count, checked_part, int_or_none
+from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow
+from shmring.base.timeouts cimport checked_count
 from shmring.ring.blocking cimport (LATE, awaited_t, await_briefly, await_step, drive, is_vacant, look_once, wait_t,
                                     wake_at_once)
 from shmring.ring.prospects cimport is_only_thread
-from shmring.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED,
-                                ring_abort, ring_attach_consumer, ring_attach_producer, ring_commit, ring_end_state,
-                                ring_free, ring_in, ring_is_finished, ring_leave, ring_peek, ring_ready, ring_release,
-                                ring_reserve, ring_try_pop, ring_try_push)
+from shmring.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED, ring_abort,
+                                ring_attach_consumer, ring_attach_producer, ring_commit, ring_end_state, ring_free,
+                                ring_in, ring_is_finished, ring_leave, ring_ready, ring_release, ring_try_pop,
+                                ring_try_push)
 from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
 
@@ -182,22 +182,6 @@ cdef class RingEnd:
 
     # ---- leases ----
 
-    cdef bint lend(self, uint64_t most, object dtype, int64_t length=1) except -1:
-        """Lease up to so many free or filled slots, fewer where the ring wraps, as an array of that dtype, ``length``
-        elements for each slot. False: there are none now."""
-        cdef int64_t count
-        cdef char *address
-        if self.is_producer:
-            address = ring_reserve(&self.p, min(most, self.p.capacity), &count)
-        else:
-            address = <char *>ring_peek(&self.c, min(most, self.c.capacity), &count)
-        if count < 0:
-            raise self.corrupt()
-        if count == 0:
-            return False
-        self.lease = make_lease(self.memory, address, dtype, (count * length,), not self.is_producer)
-        return True
-
     cdef int require_lease(self) except -1:
         if not self.is_taken or self.generation != fork_generation():
             self.prepare()
@@ -210,15 +194,6 @@ cdef class RingEnd:
         self.lease.end()
         self.lease = None
         return 0
-
-    cdef uint64_t end_part(self, object count) except? 0:
-        """End the lease; how many of its slots ``count`` stands for."""
-        cdef uint64_t n
-        count = int_or_none(count)
-        self.require_lease()
-        n = checked_part(count, self.p.reserved if self.is_producer else self.c.peeked)
-        self.end_lease()
-        return n
 
     cdef int give_up_lease(self) except -1:
         """End the lease of slots that were reserved; nothing is committed."""
@@ -451,7 +426,7 @@ cdef class BareEnd(RingEnd):
         """A view of up to ``count`` slots, or None."""
         cdef uint64_t most = checked_count(count, INT64_MAX)
         self.require_idle()
-        if not self.lend(most, UINT8, self.slot_size()):
+        if not lend(self, most, UINT8, self.slot_size()):
             return None
         self.view = memoryview(self.lease.span)
         return self.view
@@ -571,7 +546,7 @@ cdef class Producer(BareEnd):
         ValueError
             Nothing is reserved, or fewer slots than ``count``.
         """
-        ring_commit(&self.p, self.end_part(count))
+        ring_commit(&self.p, end_part(self, count))
 
     @cython.critical_section
     def abort(self):
@@ -677,4 +652,4 @@ cdef class Consumer(BareEnd):
         ValueError
             Nothing is peeked, or fewer slots than ``count``.
         """
-        ring_release(&self.c, self.end_part(count))
+        ring_release(&self.c, end_part(self, count))
