@@ -196,7 +196,7 @@ def _of_interpreter(label: str, python: str, facts: dict) -> Iterator[Competitor
     if deepspeed := facts.get("deepspeed"):
         yield Competitor("deepspeed", "DeepSpeed", python, _by_hand, {"backend": "deepspeed", **deepspeed})
     if not label:
-        yield Competitor("pipes", "multiprocessing", python, _by_fork, {"backend": "pipes"})
+        yield Competitor("pipes", "multiprocessing", python, _by_hand, {"backend": "pipes"})
 
 
 def _probe(python: str, deepspeed_source: str) -> dict:
