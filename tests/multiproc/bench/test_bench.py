@@ -1,5 +1,6 @@
 """``shmring bench`` as its users start it, and with competitors that misbehave in every way."""
 
+import dataclasses
 import json
 import os
 import secrets
@@ -242,7 +243,7 @@ def test_nothing_is_left_when_the_benchmark_itself_is_killed(tmp_path):
     env = {**os.environ, "SHMRING_TEST_MARK": mark, "TMPDIR": str(tmp_path)}  # what it cannot remove is pytest's
     runner = subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)
     try:
-        await_processes(mark, lambda pids: len(pids) >= 9)  # itself, and for three groups 2 ranks, 2 launchers of ours
+        await_processes(mark, lambda pids: len(pids) >= 7)  # itself, and for three groups 2 ranks
         time.sleep(0.2)
         runner.send_signal(signal.SIGKILL)
         runner.wait()
@@ -284,6 +285,42 @@ def test_channels_are_compared_with_the_standard_library():
         if row["op"] in ("round_trip", "think"):
             percentiles = row["results"]["shmring-channel"]["percentiles_us"]
             assert 0 < percentiles["p50"] <= percentiles["p99"] <= percentiles["max"]
+
+
+def test_survivors_of_a_killed_rank_are_timed_with_what_they_saw():
+    (row,) = bench("--op", "death", "-n", "3", "--cycles", "2", "--peers", "none")["rows"]
+    found = row["results"]["shmring"]
+    assert found["seen"].startswith("PeerLostError: ")
+    assert len(found["us"]) == 2 * 2
+    assert min(found["us"]) > 0
+
+
+# Starts the ranks, and kills all of them when the last one has ended.
+LAUNCHER = """
+import os, subprocess, sys
+worker, address, size = sys.argv[1:]
+command = [sys.executable, worker, "rank", address]
+ranks = [subprocess.Popen(command, env={**os.environ, "RANK": str(rank)}) for rank in range(int(size))]
+ranks[-1].wait()
+for rank in ranks:
+    rank.kill()
+"""
+
+
+def launch_all(one, layout, address, folder):
+    yield [sys.executable, "-c", LAUNCHER, str(WORKER), *address, str(layout.size)], {}
+
+
+def test_ranks_that_wait_for_a_killed_one_and_such_as_are_ended_with_it_are_seen():
+    """In pipes rank 0 reads the end of the file, and rank 1 waits for rank 0; a launcher may end all ranks."""
+    pipes = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
+    rows = []
+    death = settings(rows=[("death", 8000)], cycles=1, patience=20.0)
+    both = [pipes, dataclasses.replace(pipes, name="ended", launch=launch_all)]
+    run(both, RankLayout(3, None, 2), death, rows.append, lambda what, done: None)
+    found = rows[0].results
+    assert (found["pipes"].seen, len(found["pipes"].us)) == ("EOFError", 1)
+    assert (found["ended"].seen, len(found["ended"].us)) == ("is ended by the launcher", 2)
 
 
 @pytest.mark.parametrize(
