@@ -22,9 +22,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from weakref import WeakSet
 
 from shmring.base.lifecycle import at_exit, in_child
+from shmring.base.weak_set import WeakSet
 from shmring.errors import SegmentError, ShmringError
 from shmring.memory import header as headers
 from shmring.memory import ofd_locks

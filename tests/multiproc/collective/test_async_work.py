@@ -453,7 +453,7 @@ def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path, long_run):
     # It would end one with a lock in its hands, and then ask for that lock.
     script = tmp_path / "leave.py"
     script.write_text(LEAVE_IN_EVERY_WAY)
-    done = run_program(sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "10")
+    done = run_program(sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "5")
     assert set(done.stdout.splitlines()) == {"left: []"}
     assert done.stderr == ""
 
