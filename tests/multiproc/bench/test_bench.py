@@ -295,14 +295,14 @@ def test_survivors_of_a_killed_rank_are_timed_with_what_they_saw():
     assert min(found["us"]) > 0
 
 
-# Starts the ranks, and kills all of them when the last one has ended.
+# Starts the ranks, and kills all of them, the first one last, when the last one has ended.
 LAUNCHER = """
 import os, subprocess, sys
 worker, address, size = sys.argv[1:]
 command = [sys.executable, worker, "rank", address]
 ranks = [subprocess.Popen(command, env={**os.environ, "RANK": str(rank)}) for rank in range(int(size))]
 ranks[-1].wait()
-for rank in ranks:
+for rank in reversed(ranks):
     rank.kill()
 """
 
@@ -311,16 +311,23 @@ def launch_all(one, layout, address, folder):
     yield [sys.executable, "-c", LAUNCHER, str(WORKER), *address, str(layout.size)], {}
 
 
-def test_ranks_that_wait_for_a_killed_one_and_such_as_are_ended_with_it_are_seen():
-    """In pipes rank 0 reads the end of the file, and rank 1 waits for rank 0; a launcher may end all ranks."""
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_rank_that_waits_for_a_killed_one_differs_from_one_that_its_launcher_ends(is_ended, tmp_path):
+    """In pipes rank 0 reads the end of the file, and rank 1 waits for rank 0."""
     pipes = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
-    rows = []
-    death = settings(rows=[("death", 8000)], cycles=1, patience=20.0)
-    both = [pipes, dataclasses.replace(pipes, name="ended", launch=launch_all)]
-    run(both, RankLayout(3, None, 2), death, rows.append, lambda what, done: None)
-    found = rows[0].results
-    assert (found["pipes"].seen, len(found["pipes"].us)) == ("EOFError", 1)
-    assert (found["ended"].seen, len(found["ended"].us)) == ("is ended by the launcher", 2)
+    launched = dataclasses.replace(pipes, launch=launch_all) if is_ended else pipes
+    ranks = CompetitorProcesses(launched, RankLayout(3, None, 2), tmp_path / "pipes")
+    try:
+        ranks.start(180.0 * PATIENCE)
+        ranks.ask(60.0 * PATIENCE, do="prepare", op="death", dtype="float32", nbytes=8000, rewrite=False)
+        answers = ranks.kill_last(60.0 * PATIENCE if is_ended else 2.0)
+    finally:
+        ranks.end()
+    if is_ended:
+        assert answers[1]["seen"] == "is ended by the launcher"
+        assert all(answer["us"] > 0 for answer in answers)
+    else:
+        assert answers[1] == {"seen": "waits for more than 2 s"}
 
 
 @pytest.mark.parametrize(
