@@ -12,6 +12,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     ALGORITHM_NBYTES = 24
+    LINE_NBYTES = 104
 
 # ---- timelines ----
 
@@ -27,6 +28,7 @@ ctypedef struct record_t:
     int32_t peer           # of a message; -1: a collective
     uint32_t failed
     char algorithm[ALGORITHM_NBYTES]
+    char line[LINE_NBYTES]     # of the program, of a collective that has slept: the end of the text, without a zero
 
 
 # The records, as threads without the GIL use them.

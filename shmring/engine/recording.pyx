@@ -22,7 +22,7 @@ import time
 import uuid
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.string cimport memcpy, memset, strncpy
+from libc.string cimport memcpy, memset, strlen, strncpy
 
 from shmring._c.atomics cimport add_one_u64, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_PLACE_NBYTES
@@ -37,7 +37,7 @@ from shmring.memory.segment import boot_id
 HEADER_NBYTES = 4096
 RECORD_NBYTES = sizeof(record_t)
 COUNT_OFFSET = HEADER_NBYTES - 8
-FORMAT = 1
+FORMAT = 2
 TRACED_CALLS = 65536
 SUFFIX = ".shmring-trace"
 
@@ -119,6 +119,13 @@ cdef void complete(engine_t *c, record_t *record, bint failed) noexcept nogil:
     record.waited_ns = c.own.waited_ns - record.waited_ns
     record.failed = failed
     record.end_ns = <uint64_t> now_ns()
+    if c.own.place.number == record.number:
+        copy_line(record, &c.own.place)
+
+
+cdef void copy_line(record_t *record, const shmring_place *place) noexcept nogil:
+    cdef size_t length = strlen(place.text), kept = min(length, <size_t> LINE_NBYTES)      # this rank's own text
+    memcpy(record.line, place.text + (length - kept), kept)
 
 
 cdef void note_message(timeline_t *t, int kind, int peer, int tag, uint64_t nbytes, uint64_t number,

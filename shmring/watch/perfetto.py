@@ -70,6 +70,8 @@ def _slices(call: np.void, pid: int, thread: int, base_ns: int) -> Iterator[Even
     args = {"bytes": int(call["nbytes"]), "number": int(call["number"])}
     if call["algorithm"]:
         args["algorithm"] = call["algorithm"].decode("ascii", "replace")
+    if call["line"]:
+        args["line"] = call["line"].decode("utf-8", "replace")
     if call["failed"]:
         args["failed"] = True
     took_us = max(0.0, _us(call["end_ns"], int(call["start_ns"])))

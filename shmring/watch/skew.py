@@ -91,6 +91,7 @@ def _slowest(calls: np.ndarray, start: np.ndarray, end: np.ndarray, last: np.nda
             "took_s": float(took[i]) * 1e-9,
             "last_rank": int(last[i]),
             "late_by_s": float(late_by[i]) * 1e-9,
+            "line": max(calls[i]["line"], key=len).decode("utf-8", "replace"),
         }
         for i in order
     ]
@@ -130,7 +131,7 @@ def _group_lines(group: dict[str, Any]) -> list[str]:
         how = f", {one['algorithm']}" if one["algorithm"] else ""
         lines.append(
             f"    {_text(one['took_s']):>8}  {one['call']}{how}, call {one['number']}: "
-            f"rank {one['last_rank']} last, by {_text(one['late_by_s'])}"
+            f"rank {one['last_rank']} last, by {_text(one['late_by_s'])}" + (f", at {one['line']}" if one["line"] else "")
         )
     return lines
 

@@ -25,6 +25,7 @@ RECORD = np.dtype(
         ("peer", "i4"),
         ("failed", "u4"),
         ("algorithm", "S24"),
+        ("line", "S104"),
     ]
 )
 

@@ -232,7 +232,7 @@ def test_long_waits_write_what_they_wait_for_and_from_which_line(tmp_path):
 
 
 def test_the_setting_turns_notes_off(tmp_path):
-    program = "import shmring; shmring.channel()[1].poll(0.3)"
+    program = "import shmring; shmring.channel()[1].poll(2)"
     assert run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "0"}).stderr == ""
     short = run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "0.05"}).stderr
     assert "has waited" in short

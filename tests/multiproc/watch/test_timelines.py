@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 
@@ -88,11 +89,15 @@ def test_the_summary_names_the_late_rank_and_the_merged_file_has_every_call(tmp_
     slow = {one["call"]: one for one in group["slowest"]}
     assert slow["scan(sum, float64 x 4)"]["last_rank"] == 1
     assert slow["scan(sum, float64 x 4)"]["took_s"] >= 0.2
+    line = slow["scan(sum, float64 x 4)"]["line"]
+    assert re.search(r"test_timelines\.py:\d+ in play$", line), line
+    assert f", at {line}" in printed
     assert group["skew_s"] >= 0.2
     events = json.loads((tmp_path / "merged.json").read_text())["traceEvents"]
     assert len(events) == found["events"]
     slices = [event for event in events if event["ph"] == "X" and event["name"] != "waits"]
     assert len(slices) == 3 * 5 + 8
+    assert line in {event["args"].get("line") for event in slices if event["name"].startswith("scan")}
     assert min(event["ts"] for event in events if "ts" in event) == 0
     flows = {(kind, event["id"]): event for event in events if (kind := event["ph"]) in "sf"}
     # 2 of each collective, but for the scan, in which rank 0 needs no other rank; and 4 messages
