@@ -42,8 +42,10 @@ TESTS = {
     "channels": ["tests/unit/channels", "tests/multiproc/channels"],
     "collective": [  # what is pure Python there; the whole folder takes minutes
         f"tests/multiproc/collective/test_{name}.py"
-        for name in ("half_made", "objects", "async_work", "callable_ops", "mpi4py_habits", "numbers", "groups", "hierarchical")
-    ],
+        for name in (
+            "half_made", "objects", "async_work", "callable_ops", "mpi4py_habits", "numbers", "groups", "hierarchical",
+        )
+    ],  # fmt: skip
 }
 PATIENCE = 4  # times as long as without a change, and a minute
 
