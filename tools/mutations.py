@@ -30,7 +30,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # Those of the room for what is pure Python there; the whole folder takes minutes.
-COLLECTIVE = ["half_made", "objects", "async_work", "callable_ops", "mpi4py_habits", "numbers", "groups", "hierarchical"]
+COLLECTIVE = "half_made objects async_work callable_ops mpi4py_habits numbers groups hierarchical".split()
 # The tests of a room; quick ones first, since the first failure ends a run.
 TESTS = {
     "plan": ["tests/unit/plan"],
