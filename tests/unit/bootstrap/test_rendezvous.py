@@ -1,6 +1,7 @@
 """Rendezvous of real processes: all ranks, no other rank, late, dead and duplicate ranks, and ranks that disagree."""
 
 import errno
+import math
 import os
 import random
 import signal
@@ -585,6 +586,29 @@ def test_a_rank_that_finds_one_without_memory_raises_the_same_error(session, tmp
             assert "rank 1 left for lack of memory" in str(outcome.error)
             assert outcome.error.needed == NBYTES
     assert standing(session) == []
+
+
+def test_a_rank_without_memory_stays_until_all_others_have_attached_and_no_longer(session, monkeypatch):
+    own, other = (create(segment_name(session, f"r{r}"), NBYTES, kind=OUTBOX, rank=r, size=2) for r in range(2))
+    undo = [prepare_outbox(segment.mapping) for segment in (own, other)]
+    other.announce()
+    ranks = rendezvous_module._Rendezvous(session, own, 0, None, None)
+    ranks.store_reason(rendezvous_module.OUT_OF_MEMORY)
+    pauses = []
+
+    def pause(seconds):
+        assert other.attached == rendezvous_module.ABSENT
+        pauses.append(seconds)
+        other.attached = ranks.fingerprint()
+
+    monkeypatch.setattr(rendezvous_module, "LINGER_S", math.inf)
+    monkeypatch.setattr(rendezvous_module.time, "sleep", pause)
+    ranks.stay_attachable()
+    assert len(pauses) == 1
+    ranks.leave()
+    for drop in undo:
+        drop()
+    other.close()
 
 
 def leave_during_a_look(rank, session, path):

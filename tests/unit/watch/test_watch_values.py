@@ -1,5 +1,6 @@
 """What watching makes of what it has found, by hand: page, rates, summary and trace of timelines, processes."""
 
+import copy
 import io
 import json
 import time
@@ -331,6 +332,14 @@ def test_a_trace_has_every_call_its_wait_and_arrows_in_the_direction_of_data():
     assert ("process_name", {"name": "rank 1 (pid 101) a.py"}) in names
     assert ("process_sort_index", {"sort_index": 1}) in names
     assert ("thread_name", {"name": "world"}) in names
+
+
+@pytest.mark.parametrize("root", [0, 1, 2])
+def test_arrows_go_to_the_root_and_from_it_whatever_its_rank(root):
+    calls = [(kind, 1, 5, {"number": n, "root": root}) for n, kind in enumerate(("gather", "broadcast"), 1)]
+    flows = perfetto._collective_flows([timeline(rank, copy.deepcopy(calls)) for rank in range(3)])
+    others = [rank for rank in range(3) if rank != root]
+    assert [flow[:2] for flow in flows] == [(r, root) for r in others] + [(root, r) for r in others]
 
 
 def file_of(path, numbers, capacity, count):
