@@ -16,9 +16,8 @@ from libc.string cimport memset
 from shmring.arrays.array_view cimport array_t
 from shmring.base.timeouts cimport NO_LIMIT
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_comm, shmring_message, shmring_request
-from shmring.capi.collectives cimport check_memory, checked_timeout, refuse_timeout
-from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
-from shmring.capi.last_error cimport fail, fail_with, refuse_null
+from shmring.capi.handles cimport (check_memory, checked_timeout, comm_t, fail, fail_with, hold, is_inherited, let_go,
+                                   refuse_entry, refuse_null, refuse_timeout)
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, begin_wait, check_apart, check_tag,
                                    request_of, wait_t)
