@@ -125,14 +125,6 @@ def test_what_ends_a_result_has_its_number_of_operands(text, algorithm, merged):
         OfOnes(layout, [plan_of(r) for r in range(n)], list(xs), list(outs)).run()
 
 
-def test_the_place_of_what_is_no_rank_is_refused():
-    layout = layout_of("aab")
-    assert layout.locate(2) == (1, 0)
-    for rank in (-1, 3):
-        with pytest.raises(ValueError, match=f"{rank} is not a rank, from 0 to 2"):
-            layout.locate(rank)
-
-
 @pytest.mark.parametrize("itemsize", ITEMSIZES)
 @pytest.mark.parametrize("text", SMALL)
 def test_movement(text, itemsize, seed):
