@@ -25,7 +25,7 @@ from shmring.engine.variants cimport choose_variant, is_staged
 from shmring.engine.eager cimport eager_t, open_eager
 
 from shmring.engine.kinds import COLLECTIVES
-from shmring.plan.choose import choose
+from shmring.plan.choose import build_plan
 from shmring.plan.zero_copy import entered
 
 
@@ -300,8 +300,9 @@ cdef Program zero_copy_program(Engine e, Program staged, execution_t *j, int kin
     key = (kind, j.nbytes, j.itemsize, root, path)
     found = e.programs.get(key)
     if found is None:
-        plan = choose(staged.plan.kind, e.c.group.rank, e.c.group.size, j.nbytes, j.itemsize, root=max(root, 0),
-                      limits=e.limits, shared_arrays=True, one_result=path == ONE_RESULT)
+        name = "zero_copy_shared" if path == ONE_RESULT else "zero_copy"
+        plan = build_plan(staged.plan.kind, name, e.c.group.rank, e.c.group.size, j.nbytes, j.itemsize, max(root, 0),
+                          e.limits)
         found = e.keep_program(key, Program(entered(plan), e.limits))
     return found
 
