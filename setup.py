@@ -42,7 +42,7 @@ COLD_FILES = {
     "capi/handles", "channels/format", "channels/half_pipe", "channels/joinable_queue",
     "collective/user_ops", "engine/compiled_plan", "engine/kinds", "engine/outbox", "engine/recording",
     "engine/signature", "engine/thread_team", "jax/_mpi", "jax/functions/registry", "objects/tensors", "ring/eventfd",
-    "ring/inspect", "shared/moved_pages", "shared/moves", "sync/abort", "sync/liveness", "sync/long_waits",
+    "ring/inspect", "shared/moved", "sync/abort", "sync/liveness", "sync/long_waits",
     "sync/wait_graph",
 }  # fmt: skip
 COLD_ARGS = ["-Os", "-fno-gcse", "-fno-tree-pre"]
