@@ -7,5 +7,5 @@ its buffers (`zero_copy`). From that table all ranks choose alike: *staged*, thr
 plan reads or stores of others has a place; *direct*, on the arrays, else; and if measurements say so, staged again
 (`engine/variants`). A direct call pins the allocations until it ends. Pages move only while no call of the process may
 store there and no thread forks, and ranges are claimed before (`moved`), so an array is private or shared for the whole
-of a call. Of ranks that are threads of one process private arrays, too, are read where they lie, and kept alive meanwhile.
+of a call. Ranks that are threads of one process read private arrays where they lie, too, which are kept alive.
 """

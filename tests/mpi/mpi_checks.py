@@ -484,13 +484,13 @@ def finalized(comm, order):
 
 def failures(comm):
     """A rank that fails alone while the ranks are connected: it raises its error, and no other rank waits for it."""
-    from shmring.nodes import discovery, from_mpi, mpi_wire
+    from shmring.nodes import discovery, group, mpi_wire
 
     def fail(*args, **kwargs):
         raise shmring.OutOfSharedMemoryError("no room in this test")
 
     odd = comm.size - 1
-    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiTransfers")]
+    places = [(discovery, "create"), (discovery, "try_attach"), (group, "init"), (mpi_wire, "MpiTransfers")]
     for module, name in places:
         original = getattr(module, name)
         if comm.rank == odd:
