@@ -26,13 +26,16 @@ def is_merged(op: str, dtype: int, reproducible: bool) -> bool:
 def keeps_bits(op: str, dtype: int, merged: bool) -> bool:
     """Whether another library's reduction may be used: the order of operands does not matter (``merged``), and the
     operation means the same there. It does not for 16-bit floats, averages, nor extremes of floats, where NaN and zeros
-    of two signs are."""
+    of two signs are; nor for sums of integers of 8 and 16 bits, which Open MPI (5.0) does not wrap around: they stay at
+    the largest number."""
     family, itemsize = DTYPES[dtype].family, DTYPES[dtype].itemsize
     if not merged:
         return False
     if family in "fc":
         return op in ("sum", "prod") and itemsize > 2
-    return op in ("land", "lor") if family == "b" else op in ("sum", "prod", "min", "max", "band", "bor", "bxor")
+    if family == "b":
+        return op in ("land", "lor")
+    return op in ("min", "max", "band", "bor", "bxor") or (op in ("sum", "prod") and itemsize > 2)
 
 
 def plan_of(
