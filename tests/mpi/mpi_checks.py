@@ -366,7 +366,7 @@ def repeats(comm, seed):
     # More than programs are kept.
     run_cases(comm, "Direct", [Case("all_reduce", count, place="in") for count in range(1, 100) for _ in range(2)])
     for count in (1, 50, 1, 20_000, 300_000):
-        some = draw_for("Direct", 30, seed, count=count)
+        some = draw_for("Direct", 20, seed, count=count)
         run_cases(comm, "Direct", [*some, *some, *some[::-1]])
         x, whole = np.full(count, me, np.int32), np.zeros((n, count), np.int32)
         x.flags.writeable = me != 1  # the root only reads
