@@ -13,11 +13,11 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from shmring.base.unraisable import report_unraisable
+from shmring.base.weak_set import WeakSet
 
 
 class Stage(enum.IntEnum):
@@ -38,8 +38,7 @@ class Tracked(Protocol):
         """Leave without waiting for peers; they get an error if they still need this rank. Idempotent."""
 
 
-# Plain sets of references: a copy of one is made in one step, while another thread may add to it.
-_tracked: dict[Stage, set[weakref.ref[Tracked]]] = {stage: set() for stage in Stage}
+_tracked: dict[Stage, WeakSet[Tracked]] = {stage: WeakSet() for stage in Stage}
 _in_child: list[Callable[[], None]] = []
 _at_exit: list[Callable[[], None]] = []
 _exiting_thread: int | None = None
@@ -50,12 +49,12 @@ LAST_WORDS_S = 0.2      # at exit, for threads with calls that were ended, to pr
 
 def track(thing: Tracked, stage: Stage) -> None:
     """Have ``thing`` disowned in forked children, and leave at exit, as long as it lives."""
-    _tracked[stage].add(weakref.ref(thing, _tracked[stage].discard))
+    _tracked[stage].add(thing)
 
 
 def tracked(stage: Stage) -> list[Any]:
     """The objects of a stage that are alive."""
-    return [thing for thing in [ref() for ref in list(_tracked[stage])] if thing is not None]
+    return list(_tracked[stage])
 
 
 def in_child(renew: Callable[[], None]) -> Callable[[], None]:

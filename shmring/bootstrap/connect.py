@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 from shmring.base.timeouts import timeout_ns
+from shmring.bootstrap.calibrate import form_team
 from shmring.bootstrap.dump_signal import install as install_dump_signal
 from shmring.bootstrap.rendezvous import rendezvous
-from shmring.bootstrap.threads import form_team
 from shmring.bootstrap.tuning import calibrate
 from shmring.config import Config
 from shmring.engine.engine import Engine

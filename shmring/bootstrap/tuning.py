@@ -10,14 +10,20 @@ from __future__ import annotations
 import os
 import secrets
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shmring.base.lifecycle import in_child
-from shmring.bootstrap.calibrate import barrier_ns, exchange, partners_ns, patient_ns
-from shmring.bootstrap.exchange_errors import as_rendezvous_errors
-from shmring.bootstrap.threads import processors_each, team_size
+from shmring.bootstrap.calibrate import (
+    MOST_THREADS,
+    as_rendezvous_errors,
+    barrier_ns,
+    exchange,
+    partners_ns,
+    patient_ns,
+)
 from shmring.config import Config, Internals
 from shmring.errors import RendezvousError
 from shmring.placement.cpus import allowed_processors, processor_quota
@@ -43,6 +49,11 @@ FARTHEST_S = 2e-6
 
 # A barrier of two ranks takes half of this if their processors share a cache, else twice.
 NEAR_S = 2.5e-7
+
+# With fewer processors per rank, helper threads only compete with the application's own.
+LEAST_PROCESSORS = 4
+# More do not pay: a few cores of a socket use all of its memory bandwidth.
+MOST_BY_DEFAULT = 8
 
 MASK_NBYTES = 1024  # of an affinity mask that are exchanged: no kernel numbers more than 8192 processors
 MOST_TIMED = 512  # more ranks than these cannot exchange all their times in one eager message
@@ -147,7 +158,7 @@ class Thresholds:
     why : dict of str to str
         For each setting where its value comes from.
     threads : int
-        The threads of each rank for large messages (`shmring.bootstrap.threads`); equal on all ranks.
+        The threads of each rank for large messages (`team_size`); equal on all ranks.
     split_nbytes : float
         Messages from this size up are split among them; equal on all ranks.
     own_processors : float
@@ -266,6 +277,29 @@ def with_team(found: Thresholds, ranks: Sequence[RankInfo], rank: int) -> Thresh
         split_nbytes=max(limit if info.split_nbytes < 0 else info.split_nbytes for info in ranks),
         own_processors=each[rank],
     )
+
+
+def processors_each(ranks: Sequence[RankInfo]) -> list[float]:
+    """The processors of each rank: a processor in the masks of several ranks is divided, and so is a quota."""
+    holders = Counter(number for info in ranks for number in info.processors)
+    # Rounded, so that thirds of processors add up to whole ones.
+    shares = [round(sum(1 / holders[number] for number in info.processors), 6) for info in ranks]
+    return [min(share, info.quota / len(ranks)) for share, info in zip(shares, ranks, strict=True)]
+
+
+def team_size(ranks: Sequence[RankInfo], most: int = MOST_THREADS) -> int:
+    """The threads of every rank for large messages: the least that any rank asks for, at most ``most``.
+
+    A rank that leaves it open asks for half of its processors, from 2 to `MOST_BY_DEFAULT`, and for 1 thread if it has
+    fewer than `LEAST_PROCESSORS`. A rank without peers has 1.
+    """
+    if len(ranks) < 2:
+        return 1
+    wanted = [
+        info.threads if info.threads > 0 else min(int(n) // 2, MOST_BY_DEFAULT) if n >= LEAST_PROCESSORS else 1
+        for info, n in zip(ranks, processors_each(ranks), strict=True)
+    ]
+    return min(*wanted, most)
 
 
 def derive(config: Config, size: int, processors: float, barrier_us: float, cache_nbytes: int) -> Thresholds:

@@ -18,7 +18,6 @@ from libc.stdint cimport int64_t, uint64_t
 import os
 import queue
 import sys
-import weakref
 
 from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u32, load_relaxed_u64, store_relaxed_u32,
                                  store_relaxed_u64, store_release_u64)
@@ -33,6 +32,7 @@ from shmring.ring.blocking cimport LATE
 from shmring.ring.framing cimport WORD_NBYTES
 from shmring.sync.backoff cimport deadline_of, left_until
 
+from shmring.base.weak_set import WeakSet
 from shmring.channels import aio
 from shmring.channels.queue_memory import create_queue
 from shmring.channels.receiver import PickledContent
@@ -52,7 +52,7 @@ cdef enum:
     RAISED = 1                 # what the word of the signal holds, beside 0: not raised
     UNSURE = 2
 
-cdef object queues = weakref.WeakSet()      # of this process
+cdef object queues = WeakSet()      # of this process
 
 
 cdef inline bint is_holder(const uint64_t *holder) noexcept nogil:
@@ -276,6 +276,7 @@ cdef class Queue:
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1:
         """Wait until fewer items than `maxsize` are in it."""
         cdef uint64_t received
+        self.sender.unsent_nbytes = 0      # it is not room that is awaited
         while True:
             received = load_acquire_u64(&self.ring.heads[0].received.messages)
             if self.count() < self.maxsize:

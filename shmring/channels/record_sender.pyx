@@ -176,7 +176,8 @@ cdef class RecordSender(RingSender):
 
     cdef int64_t push(self, const char *source, uint64_t count) except -1:
         cdef int64_t pushed
-        if count * self.p.slot_nbytes < LONG_COPY_NBYTES:
+        self.unsent_nbytes = count * self.p.slot_nbytes
+        if self.unsent_nbytes < LONG_COPY_NBYTES:
             pushed = ring_try_push(&self.p, source, count)
         else:
             if self.policy == WAITS:       # in parts: the receiver begins to read while this end still writes
@@ -240,6 +241,7 @@ cdef class RecordSender(RingSender):
         cdef char *address
         self.require_idle()
         self.require_receiver()
+        self.unsent_nbytes = self.p.slot_nbytes
         if self.policy >= DROPS_OLDEST:
             self.overwrite_for(min(most, self.p.capacity))
         address = ring_reserve(&self.p, min(most, self.p.capacity), &found)

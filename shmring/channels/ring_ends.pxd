@@ -14,6 +14,7 @@ cdef class RingSender(RingEnd):
     cdef int policy                    # channels/format.pxd
     cdef bint is_broadcast
     cdef bint has_frames
+    cdef uint64_t unsent_nbytes        # of what waits for room
 
     cdef int receivers_left(self) noexcept nogil
     cdef int require_receiver(self) except -1

@@ -370,6 +370,8 @@ cdef class RingSender(RingEnd):
         state = ", closed" if self.is_closed else ""
         if self.is_taken and not self.is_broadcast:        # also in the note of a long wait
             state = f", {self.taken_nbytes()} bytes taken"
+            if self.is_busy and self.unsent_nbytes:
+                state += f", to send {self.unsent_nbytes} bytes"
         return f"<shmring.{type(self).__name__} of {self.channel.title}{state}>"
 
 

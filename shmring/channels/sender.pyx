@@ -98,6 +98,7 @@ cdef class Sender(RingSender):
                              "make the capacity larger, or call send() with a timeout, which sends several pieces")
         self.require_receiver()
         wanted[0] = 1
+        self.unsent_nbytes = nbytes
         if self.must_cut and not self.put_cut():
             return LATE
         to[0] = open_frame(&self.p, word, nbytes, &needed)
@@ -132,6 +133,7 @@ cdef class Sender(RingSender):
             raise ValueError(f"the dtype and shape of this message take {m.meta_nbytes} bytes, which do not fit into a "
                              f"frame of {self.piece}: make the channel larger")
         cdef int outcome = self.try_open(0, 0, &to, wanted)
+        self.unsent_nbytes = m.load.nbytes
         if outcome == READY:
             ring_abort(&self.p)
             start_stream(m)

@@ -46,8 +46,8 @@ class ProgressThread:
         self.is_inherited = False
         # Re-entrant: a signal handler or a finalizer may submit, too.
         self.turn = Turn(self.name, is_reentrant=True)
-        self._changes: SimpleQueue[None] = SimpleQueue()  # wakes the thread
-        self._engine = weakref.ref(engine, self.retire)
+        self._changes: SimpleQueue[object] = SimpleQueue()  # wakes the thread
+        self._engine = weakref.ref(engine, self._changes.put)
         self._queue: deque[Item] = deque()
         self._nested: deque[Item] = deque()  # submitted by the running item; they run before the rest of the queue
         self._busy = False
@@ -132,8 +132,8 @@ class ProgressThread:
         except TimeoutError:
             self.abort(f"closed after waiting {timeout} s for pending work")
 
-    def retire(self, _=None) -> None:
-        """Let the thread end once the queue is empty: the engine is closed, or freed."""
+    def retire(self) -> None:
+        """Let the thread end once the queue is empty: the engine is closed."""
         self._retired = True
         self._changes.put(None)
 
@@ -155,7 +155,6 @@ class ProgressThread:
         if self._busy:
             note_ended_call()
         self.abort("exited while asynchronous work was pending")
-        self._engine = weakref.ref(engine)  # without `retire`
         self.retire()
         if self._thread is not None:
             self._thread.join(LAST_CALLBACK_S)
@@ -212,7 +211,7 @@ class ProgressThread:
         if self.is_inherited or self._runner is not None:
             return None
         if not self._queue:
-            self._ended = self._retired
+            self._ended = self._retired or self._engine() is None
             return None
         self._runner = get_ident()
         return self._queue.popleft()

@@ -41,7 +41,7 @@ cdef class Engine:
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef variants_t variants             # which of them
-    cdef public Team team                # the threads that share large collectives (bootstrap/threads.pyx), or None
+    cdef public Team team                # the threads that share large collectives (bootstrap/calibrate.pyx), or None
     cdef public object sharing           # shared arrays (shmring.shared.zero_copy.Sharing); None before the first
     cdef public object started_as        # (rank, size) in the first group that this process belonged to
 

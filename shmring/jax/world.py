@@ -14,12 +14,12 @@ import socket
 import threading
 import time
 import warnings
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shmring.base.lifecycle import exit_reason
+from shmring.base.weak_set import WeakSet
 from shmring.config import configure
 from shmring.errors import BrokenError, RendezvousError, ShmringError
 from shmring.launch.init import init
@@ -50,7 +50,7 @@ class _World:
         self.communicator = communicator
         self.problem = problem  # why there is no communicator
         self.owner: dict[int, int] = {}  # rank of a device, for those that were the first of a group
-        self.groups: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self.groups: WeakSet[Communicator] = WeakSet()
         self.exits = threading.Event()
         threading.Thread(target=self._leave_at_exit, name="shmring.jax exit", daemon=True).start()
 

@@ -22,9 +22,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from weakref import WeakSet
 
 from shmring.base.lifecycle import at_exit, in_child
+from shmring.base.weak_set import WeakSet
 from shmring.errors import SegmentError, ShmringError
 from shmring.memory import header as headers
 from shmring.memory import ofd_locks
@@ -34,7 +34,7 @@ from shmring.memory.syscalls import SHM_DIRECTORY, call, refusal_to_create, refu
 from shmring.sync.turn import IS_FREE_THREADED, Turn
 
 if IS_FREE_THREADED:
-    import shmring.memory.shm_calls as posix_ipc
+    import shmring.memory.descriptor as posix_ipc  # it has the calls made here
 else:
     import posix_ipc
 

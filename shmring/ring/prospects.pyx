@@ -18,7 +18,9 @@ import weakref
 
 cdef void *first = NULL                 # the Prospects of this process, linked: a fork finds them without Python code
 
-cdef object by_segment = weakref.WeakKeyDictionary()
+# By weak references to the segments. A dict, as what leaves it when a segment dies is no Python code, in which the
+# exception of a signal handler would be lost.
+cdef dict by_segment = {}
 
 # Open files that go to processes which multiprocessing is starting, each with the Popen that has a pid once they did.
 cdef list travelling = []
@@ -149,9 +151,9 @@ cdef class Prospects:
 
 cdef Prospects prospects_of(object segment, int count):
     """Those of the ends in a segment, made at the first call."""
-    found = by_segment.get(segment)
+    found = by_segment.get(weakref.ref(segment))
     if found is None:
-        found = by_segment[segment] = Prospects(segment.descriptor, count)
+        found = by_segment[weakref.ref(segment, by_segment.pop)] = Prospects(segment.descriptor, count)
     return found
 
 

@@ -29,6 +29,13 @@ BETWEEN = 64  # and afterwards in every 64th
 SHARE_OF_FREE = 0.5  # upper limit of a pool on all ranks together, as a share of what is free in /dev/shm
 
 
+class Extent(weakref.ref):
+    """A weak reference to a piece of a pool's memory, with its range there."""
+
+    start: int
+    end: int
+
+
 class Pool:
     """A shared array and its free ranges.
 
@@ -40,7 +47,8 @@ class Pool:
     def __init__(self, memory: np.ndarray) -> None:
         self._memory = memory
         self._free = [(0, memory.nbytes)]  # (start, end), sorted, not adjacent
-        self._dropped: deque[tuple[int, int]] = deque()  # appended by the thread that drops a tensor
+        self._cut: dict[int, Extent] = {}  # by where they start
+        self._dropped: deque[Extent] = deque()  # appended by the thread that drops a tensor, without Python code
 
     def cut(self, nbytes: int) -> np.ndarray | None:
         """Allocate ``nbytes`` bytes; None if there is no free range that large.
@@ -56,12 +64,16 @@ class Pool:
         if end - start > extent:
             insort(self._free, (start + extent, end))
         piece = self._memory[start : start + nbytes]
-        weakref.finalize(piece, self._dropped.append, (start, start + extent)).atexit = False
+        held = Extent(piece, self._dropped.append)
+        held.start, held.end = start, start + extent
+        self._cut[start] = held
         return piece
 
     def _settle(self) -> None:
         while self._dropped:
-            start, end = self._dropped.popleft()
+            dropped = self._dropped.popleft()
+            start, end = dropped.start, dropped.end
+            del self._cut[start]
             for gap in [gap for gap in self._free if start in gap or end in gap]:
                 self._free.remove(gap)
                 start, end = min(start, gap[0]), max(end, gap[1])

@@ -5,8 +5,6 @@ import re
 from itertools import takewhile
 from pathlib import Path
 
-import pytest
-
 import shmring
 
 # What everybody knows needs no section: the context manager's and the copier's methods are not listed either.
@@ -79,39 +77,33 @@ def parameters(thing):
     return [name for name in names if name not in ("self", "cls")]
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_has_a_summary_of_one_sentence(name):
-    summary = sections(PUBLIC[name])[""]
-    assert any(summary), f"{name} has no docstring"
-    first = " ".join(takewhile(str.strip, summary))
-    assert first[0].isupper(), f"{name}: {first!r} does not begin like a sentence"
-    assert re.search(r"[.:]$", first), f"{name}: {first!r} does not end like a sentence"
+def test_every_public_name_has_a_summary_of_one_sentence():
+    first = {name: " ".join(takewhile(str.strip, sections(thing)[""])) for name, thing in PUBLIC.items()}
+    assert {name: text for name, text in first.items() if not re.search(r"^[A-Z].*[.:]$", text)} == {}
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_sections_have_names_that_readers_know(name):
-    assert set(sections(PUBLIC[name])) - {""} <= SECTIONS
+def test_sections_have_names_that_readers_know():
+    assert {title for thing in PUBLIC.values() for title in sections(thing)} - {""} <= SECTIONS
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_documented_parameters_are_those_of_the_signature(name):
-    described = documented(sections(FUNCTIONS[name]).get("Parameters", []))
-    assert described == parameters(FUNCTIONS[name])
+def test_documented_parameters_are_those_of_the_signature():
+    described = {name: documented(sections(thing).get("Parameters", [])) for name, thing in FUNCTIONS.items()}
+    assert described == {name: parameters(thing) for name, thing in FUNCTIONS.items()}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_returned_is_described(name):
-    returned = inspect.signature(FUNCTIONS[name]).return_annotation
-    if returned not in (inspect.Signature.empty, None, "None"):
-        # One line may say all: "The ... of ...", or "Whether ...".
-        assert "Returns" in sections(FUNCTIONS[name]) or not parameters(FUNCTIONS[name])
+def test_what_is_returned_is_described():
+    """By a section; where there are no parameters, by one line that says all: "The ... of ...", or "Whether ..."."""
+    for name, thing in FUNCTIONS.items():
+        returned = inspect.signature(thing).return_annotation
+        if returned not in (inspect.Signature.empty, None, "None"):
+            assert "Returns" in sections(thing) or not parameters(thing), name
 
 
-@pytest.mark.parametrize("name", [name for name, thing in CLASSES.items() if issubclass(thing, Exception)])
-def test_what_an_error_carries_is_described(name):
-    if "__init__" in vars(CLASSES[name]):
-        carried = [each for each in parameters(CLASSES[name].__init__) if each != "message"]
-        assert documented(sections(CLASSES[name]).get("Attributes", [])) == carried
+def test_what_an_error_carries_is_described():
+    for name, thing in CLASSES.items():
+        if issubclass(thing, Exception) and "__init__" in vars(thing):
+            carried = [each for each in parameters(thing.__init__) if each != "message"]
+            assert documented(sections(thing).get("Attributes", [])) == carried, name
 
 
 def test_the_reader_of_docstrings_sees_names_types_and_margins():
@@ -136,6 +128,5 @@ def test_the_reader_of_docstrings_sees_names_types_and_margins():
     assert list(sections(example)) == ["", "Parameters", "Returns"]
 
 
-@pytest.mark.parametrize("stub", sorted(Path(shmring.__path__[0]).rglob("*.pyi")), ids=lambda stub: stub.stem)
-def test_a_stub_has_no_text_of_its_own(stub):
-    assert '"""' not in stub.read_text()
+def test_a_stub_has_no_text_of_its_own():
+    assert [stub for stub in Path(shmring.__path__[0]).rglob("*.pyi") if '"""' in stub.read_text()] == []

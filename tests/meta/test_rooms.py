@@ -111,14 +111,17 @@ def uses(path):
     return found - {room_of(path)}
 
 
-@pytest.mark.parametrize("path", files())
-def test_every_file_is_in_a_room_and_imports_only_from_rooms_below(path):
-    own = room_of(path)
-    assert own, f"shmring/{path} is in no room: place it in ROOMS or TOP"
-    level = ROOMS.index(own)
-    above = {room for room in uses(path) if ROOMS.index(room) > level}
-    assert not above, f"shmring/{path} is in the room {own} and imports from above: {above}"
-    assert not uses(path) & FORBIDDEN.get(own, set())
+def test_every_file_is_in_a_room_and_imports_only_from_rooms_below():
+    wrong = {}
+    for path in files():
+        own = room_of(path)
+        if own is None:
+            wrong[path] = "is in no room: place it in ROOMS or TOP"
+            continue
+        used, level = uses(path), ROOMS.index(own)
+        if bad := {room for room in used if ROOMS.index(room) > level} | used & FORBIDDEN.get(own, set()):
+            wrong[path] = f"is in the room {own} and imports from {bad}"
+    assert not wrong
 
 
 def test_the_top_folder_is_small():

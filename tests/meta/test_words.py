@@ -3,6 +3,7 @@
 Each pattern has the word that replaces it. `ALLOWED` has the other meanings of a word, by file, each with its reason.
 """
 
+import functools
 import re
 
 import pytest
@@ -52,6 +53,7 @@ ALLOWED = {
 }
 
 
+@functools.cache
 def sources(*folders):
     """Every file that is read, by its path within the checkout."""
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
@@ -65,11 +67,10 @@ def sources(*folders):
 def test_no_private_word_is_left(pattern, field_word):
     allowed = {"tests/meta/test_words.py", *ALLOWED.get(pattern, {})}
     found = [
-        f"{path}:{number}: {line.strip()}"
+        f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
         for path, text in sources(*FOLDERS).items()
         if path not in allowed
-        for number, line in enumerate(text.splitlines(), 1)
-        if re.search(pattern, line, re.IGNORECASE)
+        for match in re.finditer(pattern, text, re.IGNORECASE)
     ]
     assert not found, f"write {field_word}:\n" + "\n".join(found)
 

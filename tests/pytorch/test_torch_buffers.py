@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from support.interrupts import interrupt_at_line
 from support.torch_groups import on_group, run_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -47,6 +48,11 @@ def test_a_pool_gives_what_is_free_and_takes_back_what_was_dropped():
     assert best.ctypes.data - memory.ctypes.data == 6 * ALIGNMENT
     del pieces, best
     assert pool.cut(memory.nbytes) is not None  # the gaps have grown together
+
+
+def test_an_interrupt_as_a_piece_is_dropped_is_not_lost():
+    pieces = [Pool(np.zeros(ALIGNMENT, np.uint8)).cut(ALIGNMENT)]
+    assert not interrupt_at_line(pieces.clear, 1)  # no line of Python is executed, in which it would be
 
 
 # ---- the group's -----------------------------------------------------------------------------------------------------

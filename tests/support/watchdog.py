@@ -6,12 +6,17 @@ Its process ends with it; xdist names the test and goes on with the others in a 
 
 import faulthandler
 import os
+import time
 
 import pytest
 
 from support.harness import PATIENCE
 
 SHORT_S, LONG_S = 300, 3000  # without and with --long
+# A limit is a thread of the process, which each test would start and join. So one limit serves the tests of a minute.
+SHARED_S = 60
+
+_set_at = float("-inf")
 
 
 def pytest_configure(config):
@@ -19,12 +24,17 @@ def pytest_configure(config):
     config.shmring_stderr = os.dup(2)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item):
     """Limit the time of one test."""
-    limit = PATIENCE * (LONG_S if item.config.getoption("--long") else SHORT_S)
-    faulthandler.dump_traceback_later(limit, exit=True, file=item.config.shmring_stderr)
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    global _set_at
+    now = time.monotonic()
+    if now > _set_at + SHARED_S:
+        limit = PATIENCE * (LONG_S if item.config.getoption("--long") else SHORT_S)
+        faulthandler.dump_traceback_later(limit + SHARED_S, exit=True, file=item.config.shmring_stderr)
+        _set_at = now
+
+
+def pytest_unconfigure():
+    """The end of the run has no limit."""
+    faulthandler.cancel_dump_traceback_later()

@@ -16,7 +16,7 @@ from support.harness import PATIENCE
 from support.programs import run_shmring
 
 import shmring
-from shmring.bench import competitors, metrics, processes
+from shmring.bench import competitors, metrics, processes, runner
 from shmring.bench.competitors import WORKER, Competitor, RankLayout
 from shmring.bench.processes import CompetitorProcesses
 from shmring.bench.runner import Settings, run
@@ -29,9 +29,9 @@ def bench(*args):
     return json.loads(run_shmring("bench", *args, "--json", "-", env=env).stdout)
 
 
-def test_every_way_of_ours_and_pipes_are_timed_with_and_without_rewriting_and_verified():
+def test_every_way_of_ours_and_pipes_are_timed_with_and_without_rewriting_verified_and_recorded(tmp_path):
     options = ("--cycles", "3", "--slice", "1", "--rewrite", "--shared", "--share", "--plan", "--peers", "pipes")
-    report = bench("--sizes", "8,256Ki", *options)
+    report = bench("--sizes", "8,256Ki", *options, "--trace", str(tmp_path))  # standard output has the report only
     names = [one["name"] for one in report["competitors"] if one["name"] != "torch-shmring"]  # where torch is installed
     assert names == ["shmring", "shared", "share", "plan", "pipes"]
     assert [row["nbytes"] for row in report["rows"]] == [8, 256 << 10]
@@ -46,6 +46,12 @@ def test_every_way_of_ours_and_pipes_are_timed_with_and_without_rewriting_and_ve
             assert 0 < result["min_us"] <= result["q1_us"] <= result["median_us"] <= result["q3_us"]
         for name in ("shmring", "shared", "share"):
             assert row["results"][name]["statement"] == "comm.all_reduce(x)"
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    called = {event["name"] for event in events if event["ph"] == "X"}
+    assert {"all_reduce(sum, float32 x 2)", "all_reduce(sum, float32 x 65536)"} <= called
+    assert len({event["pid"] for event in events}) == 2 * sum(one["is_ours"] for one in report["competitors"])
+    again = run_shmring("bench", "--trace", str(tmp_path), status=2)
+    assert "has timelines already" in again.stderr
 
 
 def test_the_report_is_a_page_of_tables(tmp_path):
@@ -64,22 +70,11 @@ def test_the_report_is_a_page_of_tables(tmp_path):
     assert " p, **" in text
 
 
-def test_timelines_of_a_run_are_recorded_and_merged(tmp_path):
-    report = bench("--sizes", "8,256Ki", "--cycles", "2", "--slice", "1", "--peers", "none", "--trace", str(tmp_path))
-    assert len(report["rows"]) == 2  # standard output has the report only
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    called = {event["name"] for event in events if event["ph"] == "X"}
-    assert {"all_reduce(sum, float32 x 2)", "all_reduce(sum, float32 x 65536)"} <= called
-    assert len({event["pid"] for event in events}) == 2 * sum(one["is_ours"] for one in report["competitors"])
-    again = run_shmring("bench", "--trace", str(tmp_path), status=2)
-    assert "has timelines already" in again.stderr
-
-
 def test_every_collective_is_verified_for_an_odd_number_of_ranks():
     report = bench(
-        "-n", "3", "--op", "all", "--sizes", "8,192Ki", "--cycles", "1", "--slice", "1", "--share", "--peers", "pipes"
+        "-n", "3", "--op", "all", "--sizes", "192Ki", "--cycles", "1", "--slice", "1", "--share", "--peers", "pipes"
     )
-    assert [row["op"] for row in report["rows"]] == [op for op in metrics.OPS for _ in range(1 + (op != "barrier"))]
+    assert [row["op"] for row in report["rows"]] == list(metrics.OPS)
     assert all(
         result.get("verified") or (name == "share" and row["op"] in ("ping_pong", "barrier"))
         for row in report["rows"]
@@ -96,11 +91,12 @@ def test_gloo_takes_part_where_torch_is():
     assert all(row["results"]["gloo"]["verified"] for row in report["rows"])
 
 
-def test_the_table_and_the_list_are_printed():
-    done = run_shmring("bench", "--list")
-    assert f"shmring          shmring {shmring.__version__}" in done.stdout.splitlines()
-    done = run_shmring("bench", "--op", "barrier", "--cycles", "1", "--slice", "1", "--peers", "none", "--long")
-    assert "barrier, 2 ranks" in done.stdout
+def test_the_table_and_the_list_are_printed(capsys):
+    assert status_of_command("bench", "--list") == 0
+    assert f"shmring          shmring {shmring.__version__}" in capsys.readouterr().out.splitlines()
+    options = ("--cycles", "1", "--slice", "1", "--peers", "none", "--long")
+    assert status_of_command("bench", "--op", "barrier", *options) == 0
+    assert "barrier, 2 ranks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -212,17 +208,17 @@ def wait_briefly_for_rogues(monkeypatch):
     monkeypatch.setattr(processes, "GRACE_S", 0.5)
 
 
-@pytest.mark.parametrize("how", REASONS)
-def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_does_not_stop_the_others(how, monkeypatch):
+def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_does_not_stop_the_others(monkeypatch):
     wait_briefly_for_rogues(monkeypatch)
     before = harness.shared_names()
     ours = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
     rows = []
-    run([rogue(how), ours], RankLayout(2, None, 2), settings(), rows.append, lambda what, done: None)
+    run([*map(rogue, REASONS), ours], RankLayout(2, None, 2), settings(), rows.append, lambda what, done: None)
     results = rows[0].results
-    assert REASONS[how] in results[how].problem
-    assert results[how].us == []
-    assert results[how].failed
+    for how, reason in REASONS.items():
+        assert reason in results[how].problem
+        assert results[how].us == []
+        assert results[how].failed
     assert len(results["pipes"].us) == 3
     assert harness.shared_names() - before == set()
 
@@ -272,10 +268,14 @@ def marked(mark):
     return found
 
 
-def test_channels_are_compared_with_the_standard_library():
+def test_channels_are_compared_with_the_standard_library(monkeypatch, tmp_path):
     """Every call of them, its results verified; the death of a sender is an error of a channel and of a pipe alone."""
-    options = ("--cycles", "2", "--slice", "1", "--peers", "mp-queue,mp-pipe")
-    report = bench("--channels", "--sizes", "256Ki", *options)
+    monkeypatch.setattr(runner, "IDLE_S", 0.1)
+    for name in [name for name in os.environ if name.startswith("SHMRING_BENCH_")]:
+        monkeypatch.delenv(name)
+    options = ("--cycles", "2", "--slice", "1", "--peers", "mp-queue,mp-pipe", "--json", str(tmp_path / "report"))
+    assert status_of_command("bench", "--channels", "--sizes", "256Ki", *options) == 0
+    report = json.loads((tmp_path / "report").read_text())
     assert [row["op"] for row in report["rows"]] == list(metrics.CHANNEL_OPS)
     for row in report["rows"]:
         timed = {name for name, result in row["results"].items() if result.get("verified")}

@@ -168,8 +168,8 @@ def test_a_fan_in_sleeps_and_is_woken_by_any_sender():
 def test_a_sender_wakes_the_receiver_of_a_fan_in_between_two_ticks(monkeypatch):
     monkeypatch.setenv("SHMRING_TICK_MS", "60000")
     (sender, _), receiver = shmring.fan_in(2)
-    # Ticks double from 1 ms on: they end after 2.1 s, 4.1 s, 8.2 s, 16.4 s. A machine may be late itself now and then.
-    for sent_s, late_s in ((2.2, 3.7), (4.4, 7.9), (8.6, 16.0)):
+    # Ticks double from 1 ms on: they end after 0.5 s, 1.0 s, 2.1 s, ... A machine may be late itself now and then.
+    for sent_s, late_s in ((0.55, 0.95), (1.1, 1.9), (2.2, 3.7), (4.4, 7.9), (8.6, 16.0)):
         late = threading.Timer(late_s, lambda: None)
         timers = [threading.Timer(sent_s, sender.send, (b"wake",)), late]
         for timer in timers:
@@ -222,6 +222,7 @@ def test_a_broadcast_that_may_not_wait_sends_all_of_a_message_or_nothing():
     assert receiver.recv() == bytes(2000)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks  # multiprocessing keeps its fork server, and a thread that hands over descriptors
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_ends_of_fan_in_and_broadcast_pass_to_processes_of_every_start_method(method, seed):
@@ -278,6 +279,7 @@ def gather_and_say(receiver, broadcast):
         broadcast.send_object(sum(receiver))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_several_ends_of_one_memory_pass_to_one_process(method):

@@ -179,6 +179,7 @@ def read_in_child(latest, results):
     results.put(latest.read(60).tolist())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks  # multiprocessing keeps its fork server, and a thread that hands over descriptors
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_readers_come_late_by_every_start_method(method):

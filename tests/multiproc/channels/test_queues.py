@@ -362,7 +362,7 @@ def test_a_get_that_has_the_beginning_of_an_item_waits_for_the_rest():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     pid = stopped_in_a_long_item(q, LONG)
     with beside(got_or_empty, q) as getter:
-        getter.join(0.3)
+        getter.join(0.1)
         assert getter.is_alive()
         os.kill(pid, signal.SIGCONT)
     np.testing.assert_array_equal(getter.result, LONG)
@@ -394,8 +394,9 @@ def test_an_item_whose_consumer_dies_in_the_middle_is_lost_alone():
             time.sleep(0.001)
         kill(consumer)
         os.kill(pid, signal.SIGCONT)
-        with pytest.raises(queue.Empty):
-            q.get(timeout=0.1)
+        while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):  # it needs room for the rest
+            with pytest.raises(queue.Empty):
+                q.get(timeout=0.1)
         assert status_of(pid) == 0
         q.put(b"next")
         assert q.get(timeout=20 * PATIENCE) == b"next"
@@ -447,17 +448,17 @@ def test_an_interrupted_get_of_a_long_item_loses_nothing():
 
 def put_second(q):
     """To be interrupted: by a handler, the second line is executed."""
-    return q.put(b"second", timeout=0.3)
+    return q.put(b"second", timeout=0.1)
 
 
 def put_long(q):
     """The same."""
-    return q.put(bytes(10_000), timeout=0.3)
+    return q.put(bytes(10_000), timeout=0.1)
 
 
 def get_next(q):
     """The same."""
-    return q.get(timeout=0.3)
+    return q.get(timeout=0.1)
 
 
 def with_handler(make, call, outer):
@@ -479,7 +480,7 @@ def with_handler(make, call, outer):
     try:
         for _ in range(30):  # the time of ``outer`` may be over before the handler runs
             q = make()
-            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
             run(outer)
             if len(results) == 2:
                 return q, results

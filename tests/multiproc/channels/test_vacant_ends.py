@@ -72,6 +72,7 @@ def made(kind):
 KINDS = ["receiver", "sender", "record receiver", "record sender", "stream", "fan-in", "broadcast"]
 
 
+@pytest.mark.sample(len(KINDS))
 @all_of(by_every_method)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wait_ends_when_the_process_that_was_given_the_other_end_dies_before_it_uses_it(kind, method):

@@ -8,7 +8,7 @@ from support.programs import run_shmring
 from shmring.cli import _training
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_demo_learns_and_every_check_holds(ranks):
     done = run_shmring("demo", "-n", str(ranks))

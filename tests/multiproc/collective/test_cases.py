@@ -24,7 +24,7 @@ PROCESSES = [name for name in DRIVERS if name != "Unstaged"]  # private arrays o
 NUMBER = 60  # cases for each group of ranks
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("driver", PROCESSES)
@@ -33,7 +33,7 @@ def test_every_case_is_right_by_every_driver_in_every_setting(n, setting, driver
     run_ranks(n, run_cases, driver, draw_for(driver, NUMBER, seed), *more, init=SETTINGS[setting])
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_case_is_right_if_ranks_are_threads(n, driver, seed, request):
@@ -41,7 +41,7 @@ def test_every_case_is_right_if_ranks_are_threads(n, driver, seed, request):
     run_rank_threads(n, run_cases, driver, draw_for(driver, NUMBER, seed), *more)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_every_dtype_and_operation_is_right(n):
     """All of them, since `draw` shows only some in each run."""

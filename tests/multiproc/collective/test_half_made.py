@@ -4,20 +4,14 @@ import contextlib
 import copy
 import importlib
 import pickle
-import secrets
-import time
-from functools import partial
 
 import numpy as np
 import pytest
 from support.harness import start_processes
-from support.interrupts import Interrupts
 from support.on_ranks import on_ranks
-from support.threads import at_once
 
-import shmring
 from shmring import Communicator
-from shmring.errors import BrokenError, ClosedError
+from shmring.errors import ClosedError
 
 MODULES = [
     "communicator", "collective.coalesced", "collective.call", "shared.moved", "shared.registry",
@@ -97,31 +91,3 @@ def test_what_is_used_after_close_raises(comm):
         with pytest.raises(ClosedError):
             call()
     x[:] = 1
-
-
-def interrupt_object_calls(rank, seed):
-    interrupts = Interrupts(seed, 1e-6, 300e-6)
-    comm, until = None, time.monotonic() + 1
-    while time.monotonic() < until or not interrupts.count:
-        comm = comm or shmring.init(rank=0, size=1, session=secrets.token_hex(8))
-        interrupts.during(call_again_and_again, comm)
-        if at_once(partial(call_once, comm)) == ["broken"]:  # it waits for ever if the turn was left taken
-            comm.close()
-            comm = None
-
-
-def call_again_and_again(comm):
-    for _ in range(50):
-        comm.all_gather_object("text")
-        comm.broadcast_object("text")
-
-
-def call_once(comm):
-    try:
-        return comm.all_gather_object(1)
-    except BrokenError:
-        return "broken"
-
-
-def test_a_signal_handler_that_raises_in_an_object_call_leaves_no_lock(seed):
-    start_processes(1, interrupt_object_calls, seed).results()

@@ -532,7 +532,7 @@ def test_an_array_that_was_resized_while_shared_is_an_error_and_nothing_is_overw
 @on_ranks(2)
 def test_a_handle_may_be_closed_while_calls_are_under_way(comm):
     x = filled(comm)
-    for key in range(20):
+    for key in range(8):
         x[:] = values(np.float32, LARGE, comm.rank, key)
         shared = comm.share(x)
         works = [comm.all_reduce(x, op="max", async_op=True) for _ in range(3)]
@@ -578,7 +578,7 @@ def test_threads_may_read_while_an_array_is_shared_and_made_private(comm):
     try:
         while not reads[0]:
             time.sleep(0.001)
-        for _ in range(50):
+        for _ in range(20):
             comm.share(x).close()
     finally:
         stop.set()
@@ -596,12 +596,12 @@ def nmappings():
     return len(lines)
 
 
-@on_ranks(2, 4)
+@on_ranks(2, pytest.param(4, marks=pytest.mark.long))
 def test_sharing_and_freeing_many_times_leaves_nothing(comm):
     """Allocate, share, close, free: memory that is allocated later is private and right, and nothing accumulates."""
     rng = np.random.default_rng(comm.size)  # the same on all ranks
     counts, kept = [], []
-    for i in range(150):
+    for i in range(80):
         n = int(rng.integers(LEAST_NBYTES // 4, 300_000))
         x = np.full(n, i, np.float32)
         shared = comm.share(x)

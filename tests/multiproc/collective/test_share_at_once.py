@@ -16,7 +16,7 @@ from support.waits import until_waiting
 from shmring.errors import SegmentError
 
 COUNT = 1 << 18
-NCALLS = 40
+NCALLS = 15
 
 
 def share_often(comm, x):

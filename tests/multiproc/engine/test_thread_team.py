@@ -27,7 +27,7 @@ from support.oracle import Case
 from support.threads import at_once
 
 import shmring
-from shmring.bootstrap import threads as teamwork
+from shmring.bootstrap import calibrate as teamwork
 from shmring.bootstrap import tuning as thresholds
 from shmring.errors import (
     ClosedError,

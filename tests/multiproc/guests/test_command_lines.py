@@ -121,7 +121,7 @@ def commands_in(folder, python):
         (folder / name).chmod(0o755)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("text", "way"), shortened())
 def test_a_printed_command_line_works(text, way, checkout, tmp_path):
     if way.module and importlib.util.find_spec(way.module) is None:

@@ -17,7 +17,8 @@ from support.programs import run_program, run_python
 import shmring
 
 HERE = [block for block in blocks("python") if not block.how.endswith((" with torch", " with jax", " with mpi"))]
-COMMANDS = [block for block in blocks("sh") if re.search("^shmring ", block.code, re.MULTILINE)]
+COMMAND = re.compile("^shmring (?!selftest|demo).*$", re.MULTILINE)  # those two: tests/multiproc/cli
+COMMANDS = [block for block in blocks("sh") if COMMAND.search(block.code)]
 
 
 def those(how):
@@ -63,8 +64,8 @@ def test_rows_of_a_table(table):
 @pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.name)
 def test_commands(block, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    lines = re.findall("^shmring .*$", block.code, re.MULTILINE)
-    script = ["set -e", f'shmring() {{ "{sys.executable}" -m shmring "$@"; }}', block.setup, *lines]
+    shmring_here = f'shmring() {{ "{sys.executable}" -m shmring "$@"; }}'
+    script = ["set -e", shmring_here, block.setup, *COMMAND.findall(block.code)]
     assert block.prints in run_program("/bin/sh", "-c", "\n".join(script), cwd=tmp_path).stdout
 
 

@@ -49,6 +49,7 @@ def test_run_sets_the_threads_of_each_rank_and_shows_it(unset, tmp_path):
     ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", THREAD_VARIABLES)
 def test_run_leaves_the_threads_that_are_set(unset, tmp_path, name):
     (tmp_path / "report.py").write_text(REPORT)
@@ -229,6 +230,66 @@ def test_the_setting_turns_notes_off(tmp_path):
     assert "has waited" in short
     wrong = run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "soon"}).stderr
     assert "SHMRING_WAIT_NOTES='soon': must be a number of seconds" in wrong
+
+
+# What another thread ends once the note is there.
+FULL = """
+import os, sys, threading, time
+from pathlib import Path
+import numpy as np
+import shmring
+
+LOG = sys.argv[1]
+
+def until_noted(count):
+    while Path(LOG).read_text().count("has waited") < count:
+        time.sleep(0.01)
+
+def after_note(count, call, *args):
+    until_noted(count)
+    for _ in range(3):
+        call(*args)
+
+def begin(*args):
+    threading.Thread(target=after_note, args=args).start()
+
+os.dup2(os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+queue = shmring.Queue(capacity_nbytes=64 << 10)
+queue.put(bytes(30000))
+queue.put(bytes(30000))
+begin(1, queue.get)
+queue.put(bytes(20000))                                             # A
+sender, receiver = shmring.channel(64 << 10)
+sender.send(bytes(30000))
+sender.send(bytes(30000))
+begin(2, receiver.recv)
+sender.send(np.zeros(20000))                                        # B
+records, receiver = shmring.channel(64 << 10, dtype=np.int64)
+records.send_many(np.zeros(8192, np.int64))
+begin(3, receiver.recv)
+records.send_many(np.zeros(2, np.int64))                            # C
+threading.Thread(target=queue.get).start()
+until_noted(4)
+begin(5, queue.put, b"x")
+queue.get()                                                         # D
+"""
+
+
+def test_notes_of_channels_and_queues_show_how_full_they_are_and_what_is_to_be_sent(tmp_path):
+    program, log = tmp_path / "full.py", tmp_path / "log"
+    program.write_text(FULL)
+    run_program(sys.executable, program, log, env={**os.environ, "SHMRING_WAIT_NOTES": "0.1"})
+    found = log.read_text()
+    for what, mark in [
+        (r"Sender of this queue, 60\d\d\d of 65536 bytes taken, to send 20000 bytes", "A"),
+        (r"Sender of this channel, 60\d\d\d of 65536 bytes taken, to send 160000 bytes", "B"),
+        ("RecordSender of this channel, 65536 of 65536 bytes taken, to send 16 bytes", "C"),
+    ]:
+        place = f"{re.escape(str(program))}:{line_of(FULL, mark)}"
+        assert re.search(f"<shmring.{what}> waits; called at {place} in <module>", found), found
+    place = f"{program}:{line_of(FULL, 'D')}"
+    use = "this queue is in use by another process or thread, which waits in the same call"
+    assert f"{use}; called at {place} in <module>" in found, found
 
 
 STREAM = """

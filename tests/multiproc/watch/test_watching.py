@@ -303,22 +303,25 @@ def wait_for_the_last(comm):
     comm.barrier()
 
 
-def test_of_64_ranks_one_keeps_63():
-    gang = start_ranks(64, wait_for_the_last, init={"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096})
-    gang.wait_for("late", ranks=[63], timeout=240)
+@pytest.mark.parametrize("n", [16, pytest.param(64, marks=pytest.mark.long)])
+def test_of_many_ranks_one_keeps_all_others(n):
+    gang = start_ranks(n, wait_for_the_last, init={"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096})
+    last = n - 1
+    gang.wait_for("late", ranks=[last], timeout=240)
 
     def is_kept():
         (group,) = groups_of(gang)
-        assert_asleep(group["ranks"][:63])
-        assert (group["ranks"][63]["state"], group["ranks"][63]["keeps"]) == ("stopped", list(range(63)))
-        assert all(one["awaits"] == [63] for one in group["ranks"][:63])
+        assert_asleep(group["ranks"][:last])
+        assert (group["ranks"][last]["state"], group["ranks"][last]["keeps"]) == ("stopped", list(range(last)))
+        assert all(one["awaits"] == [last] for one in group["ranks"][:last])
         (job,) = [job for job in look_at_jobs().jobs if job.pids & set(gang.pids)]
         described = account([member.look for member in job.groups[0].members])
-        assert "ranks 0-62: asleep in barrier(), waits for rank 63" in described  # equal ranks share a line
+        # Equal ranks share a line.
+        assert f"ranks 0-{last - 1}: asleep in barrier(), waits for rank {last}" in described
         assert len(described.splitlines()) == 3, described
 
     eventually(is_kept, 240)
-    gang.resume(63)
+    gang.resume(last)
     gang.results(timeout=240)
 
 

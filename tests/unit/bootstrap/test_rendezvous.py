@@ -562,17 +562,25 @@ def test_check_gets_the_missing_ranks_and_what_it_raises_ends_the_rendezvous(ses
     assert standing(session) == []
 
 
-def lack_memory_once_found(rank, session):
-    def check(missing):  # size 3 with two processes, so that one rank is always missing
-        if 0 not in missing:
+def lack_memory_once_found(rank, session, path):
+    """Size 3 with two processes, so that one rank is always missing: none that would have to find rank 1 yet."""
+    rendezvous_module.LINGER_S = 0.1
+
+    def check_of_0(missing):
+        if 1 not in missing:
+            path.touch()
+
+    def check_of_1(missing):
+        if path.exists():
             raise OutOfSharedMemoryError("no room, on purpose", 1, 0)
 
     memory = {"nbytes": NBYTES + 8192, "sparse_nbytes": 8192}
-    rendezvous(session=session, rank=rank, size=3, timeout=None, check=check if rank else None, **memory)
+    check = check_of_1 if rank else check_of_0
+    rendezvous(session=session, rank=rank, size=3, timeout=None, check=check, **memory)
 
 
-def test_a_rank_that_finds_one_without_memory_raises_the_same_error(session):
-    for outcome in start_processes(2, lack_memory_once_found, session).outcomes():
+def test_a_rank_that_finds_one_without_memory_raises_the_same_error(session, tmp_path):
+    for outcome in start_processes(2, lack_memory_once_found, session, tmp_path / "found").outcomes():
         assert type(outcome.error) is OutOfSharedMemoryError, outcome
         if outcome.rank == 0:
             assert "rank 1 left for lack of memory" in str(outcome.error)

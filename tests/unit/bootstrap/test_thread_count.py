@@ -2,8 +2,7 @@
 
 import pytest
 
-from shmring.bootstrap.threads import MOST_BY_DEFAULT, processors_each, team_size
-from shmring.bootstrap.tuning import RankInfo
+from shmring.bootstrap.tuning import MOST_BY_DEFAULT, RankInfo, processors_each, team_size
 
 
 def rank(mask, threads=-1, quota=float("inf")):

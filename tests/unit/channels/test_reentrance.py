@@ -94,6 +94,18 @@ def test_an_interrupt_at_any_line_of_the_first_use_leaves_the_end_usable(kind):
             break
 
 
+@pytest.mark.parametrize("make", [shmring.channel, shmring.Queue])
+def test_an_interrupt_at_any_line_as_it_is_dropped_is_not_lost(make, monkeypatch):
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    made = [make()]
+    for nth in itertools.count(1):
+        if not interrupt_at_line(made.clear, nth):
+            break
+        made.append(make())
+    assert lost == []
+
+
 @pytest.mark.parametrize("size", [1, 300, 5000])
 def test_messages_sent_while_send_many_asks_for_more_go_in_order(size):
     sender, receiver = shmring.channel(1 << 15)

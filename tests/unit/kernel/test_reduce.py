@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -92,30 +93,36 @@ def assert_same_bits(got, expected, *hints):
         )
 
 
-@each_kernel
+def assert_agrees(sources, op):
+    """All kernels give the bits of the model."""
+    expected = reduce_model(sources, op)
+    for kernel in KERNELS:
+        assert_same_bits(reduce.reduce_arrays(sources, op, kernel=kernel), expected, op, kernel, len(sources))
+
+
 @each_pair
-def test_every_count_and_number_of_sources_gives_the_bits_of_the_model(op, dtype, kernel):
+def test_every_count_and_number_of_sources_gives_the_bits_of_the_model(op, dtype):
     rng = np.random.default_rng(SEED)
     for nsrc in NSRCS:
         whole = [random_array(rng, numpy_dtype(dtype), max(COUNTS)) for _ in range(nsrc)]
         expected = reduce_model(whole, op)
         for count in COUNTS:
             sources = [x[:count] for x in whole]
-            room = unaligned_like(random_array(rng, numpy_dtype(dtype), count + 1), 0)
-            beyond = bits(room[count:])
-            got = reduce.reduce_arrays(sources, op, room[:count], kernel=kernel)
-            assert_same_bits(got, expected[:count], op, dtype, kernel, nsrc, count)
-            assert bits(room[count:]) == beyond, "wrote past the end"
+            before = random_array(rng, numpy_dtype(dtype), count + 1)
+            for kernel in KERNELS:
+                room = unaligned_like(before, 0)
+                got = reduce.reduce_arrays(sources, op, room[:count], kernel=kernel)
+                assert_same_bits(got, expected[:count], op, dtype, kernel, nsrc, count)
+                assert bits(room[count:]) == bits(before[count:]), "wrote past the end"
 
 
-@each_kernel
 @each_pair
-def test_unaligned_starts_and_in_place_results_make_no_difference(op, dtype, kernel):
+def test_unaligned_starts_and_in_place_results_make_no_difference(op, dtype):
     rng = np.random.default_rng(SEED + 1)
     for nsrc in (1, 2, 3, 5):
         original = [random_array(rng, numpy_dtype(dtype), 301) for _ in range(nsrc)]
         expected = reduce_model(original, op)
-        for k in range(nsrc):
+        for k, kernel in product(range(nsrc), KERNELS):
             sources = [unaligned_like(x, offset) for x, offset in zip(original, rng.integers(0, 64, nsrc), strict=True)]
             assert reduce.reduce_arrays(sources, op, sources[k], kernel=kernel) is sources[k]
             assert_same_bits(sources[k], expected, op, dtype, kernel, nsrc, k)
@@ -164,27 +171,19 @@ def test_a_thousand_sources_are_folded_in_order(kernel, stores):
         assert_same_bits(also, expected, kernel, nsrc)
 
 
-@each_kernel
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("op", OPS[:5] + OPS[-2:])
-def test_all_patterns_of_16_bit_floats_agree_with_the_model(op, dtype, kernel):
+def test_all_patterns_of_16_bit_floats_agree_with_the_model(op, dtype):
     every = np.arange(65536, dtype=np.uint16).view(numpy_dtype(dtype))
     rng = np.random.default_rng(SEED + 4)
-    assert_same_bits(reduce.reduce_arrays([every], op, kernel=kernel), reduce_model([every], op), op, dtype, kernel)
+    assert_agrees([every], op)
     for _ in range(8):
-        sources = [every, rng.permutation(every)]
-        assert_same_bits(
-            reduce.reduce_arrays(sources, op, kernel=kernel), reduce_model(sources, op), op, dtype, kernel, "pairs"
-        )
-    sources = [rng.permutation(every) for _ in range(5)]
-    assert_same_bits(
-        reduce.reduce_arrays(sources, op, kernel=kernel), reduce_model(sources, op), op, dtype, kernel, "of five"
-    )
+        assert_agrees([every, rng.permutation(every)], op)
+    assert_agrees([rng.permutation(every) for _ in range(5)], op)
 
 
-@each_kernel
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_16_bit_sum_rounds_to_even_between_any_two_neighbours(dtype, kernel):
+def test_a_16_bit_sum_rounds_to_even_between_any_two_neighbours(dtype):
     """For each pair of neighbours: the point half-way between them, and just off it, as sums of float32 parts."""
     finite = np.arange(65536, dtype=np.uint16).view(numpy_dtype(dtype))
     finite = finite[np.isfinite(finite.astype(np.float32))]
@@ -195,18 +194,12 @@ def test_a_16_bit_sum_rounds_to_even_between_any_two_neighbours(dtype, kernel):
         half = (finite.astype(np.float32) * np.float32(2.0 ** -(nmant + 1))).astype(finite.dtype)
         crumb = (half.astype(np.float32) * np.float32(2.0**-nmant)).astype(finite.dtype)
         sign = rng.choice(np.array([-1, 0, 1], np.float32), finite.shape).astype(finite.dtype)
-        sources = [finite, half, (crumb.astype(np.float32) * sign.astype(np.float32)).astype(finite.dtype)]
-        assert_same_bits(
-            reduce.reduce_arrays(sources, "sum", kernel=kernel), reduce_model(sources, "sum"), dtype, kernel
-        )
+        assert_agrees([finite, half, (crumb.astype(np.float32) * sign.astype(np.float32)).astype(finite.dtype)], "sum")
 
 
 @pytest.mark.parametrize(("op", "dtype"), [p for p in PAIRS if p[1] in ("int8", "uint8", "bool")])
 def test_all_pairs_of_bytes_agree_with_the_model_on_every_kernel(op, dtype):
-    a, b = (x.reshape(-1).view(numpy_dtype(dtype)) for x in np.mgrid[:256, :256].astype(np.uint8))
-    expected = reduce_model([a, b], op)
-    for kernel in KERNELS:
-        assert_same_bits(reduce.reduce_arrays([a, b], op, kernel=kernel), expected, op, dtype, kernel)
+    assert_agrees([x.reshape(-1).view(numpy_dtype(dtype)) for x in np.mgrid[:256, :256].astype(np.uint8)], op)
 
 
 @pytest.mark.parametrize(("op", "dtype"), [p for p in PAIRS if p[1] not in ("int8", "uint8", "bool")])
@@ -215,10 +208,7 @@ def test_all_triples_of_special_values_agree_with_the_model_on_every_kernel(op, 
     if dtype.startswith("complex"):
         values = np.random.default_rng(SEED + 6).permutation(values)[:40]
     n = len(values)
-    sources = [values[index.reshape(-1)] for index in np.mgrid[:n, :n, :n]]
-    expected = reduce_model(sources, op)
-    for kernel in KERNELS:
-        assert_same_bits(reduce.reduce_arrays(sources, op, kernel=kernel), expected, op, dtype, kernel)
+    assert_agrees([values[index.reshape(-1)] for index in np.mgrid[:n, :n, :n]], op)
 
 
 @each_kernel

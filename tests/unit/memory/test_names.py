@@ -204,7 +204,7 @@ def test_a_forked_child_holds_no_claim_and_can_make_its_own(name, session):
 
     def child():
         assert held.fd == -1
-        assert not names._claims
+        assert not list(names._claims)
         held.release()  # does nothing
         assert stands(name)
         with descriptor(name) as fd:
@@ -250,7 +250,7 @@ def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closin
 
     def child():
         assert held.fd == other.fd == broken.fd == -1
-        assert not names._claims
+        assert not list(names._claims)
         thread = threading.Thread(target=lambda: claim(segment_name(session, "child")).release())
         thread.start()
         thread.join(10)

@@ -67,7 +67,7 @@ def test_every_hierarchical_plan_gives_the_modelled_result(kind, wide, name, see
         hierarchy = in_rank_order(hierarchy)
     size = hierarchy.size
     sizes = [8, 64, 200, 64 * size, 1000, 5000, 20_008]
-    for nbytes in sizes if long_run else rng.sample(sizes, 2):
+    for nbytes in sizes if long_run else rng.sample(sizes[:-2], 2):
         for in_place in (False, True):
             limits = roomy(size, rng.choice((4, 8)))
             schedule = rng.choice([lowest, highest, in_turn(), at_random(seed), rushing(0), delaying(size - 1)])

@@ -46,56 +46,15 @@ def word(number):
 
 
 def pop(consumer):
-    out = bytearray(consumer.slot_nbytes)
-    return bytes(out) if consumer.try_pop(out) else None
+    """The oldest slot; None if there is none, which leaves the buffer alone."""
+    out = bytearray(b"\xa5" * consumer.slot_nbytes)
+    if consumer.try_pop(out):
+        return bytes(out)
+    assert out == b"\xa5" * consumer.slot_nbytes
+    return None
 
 
 # ---- Pushing and popping ----
-
-
-def test_slots_come_out_in_the_order_they_went_in():
-    _, producer, consumer = ends()
-    for i in range(10):
-        assert producer.try_push(word(i))
-        assert producer.try_push(word(100 + i))
-        assert pop(consumer) == word(i)
-        assert pop(consumer) == word(100 + i)
-
-
-def test_try_push_returns_false_when_full_and_loses_nothing():
-    _, producer, consumer = ends(nslots=4)
-    assert [producer.try_push(word(i)) for i in range(6)] == [True] * 4 + [False] * 2
-    assert producer.free_count == 0
-    assert [pop(consumer) for _ in range(5)] == [word(0), word(1), word(2), word(3), None]
-    assert producer.free_count == 4
-
-
-def test_try_pop_returns_false_when_empty_and_leaves_the_buffer_alone():
-    _, _, consumer = ends()
-    out = bytearray(b"12345678")
-    assert consumer.try_pop(out) is False
-    assert out == b"12345678"
-
-
-def test_a_ring_of_one_slot_works():
-    _, producer, consumer = ends(nslots=1)
-    for i in range(5):
-        assert producer.try_push(word(i))
-        assert not producer.try_push(word(99))
-        assert pop(consumer) == word(i)
-
-
-@pytest.mark.parametrize("start", [0, 1, 3, LAST - 2, LAST])
-def test_batches_go_in_as_far_as_there_is_room_and_wrap(start):
-    _, producer, consumer = ends(nslots=4, start=start)
-    data = np.arange(6, dtype=np.uint64)
-    assert producer.try_push_many(data) == 4
-    out = np.full(8, 77, dtype=np.uint64)
-    assert consumer.try_pop_many(out[:3]) == 3
-    assert producer.try_push_many(data[4:]) == 2
-    assert consumer.try_pop_many(out[3:]) == 3
-    assert out.tolist() == [0, 1, 2, 3, 4, 5, 77, 77]
-    assert consumer.try_pop_many(out) == 0
 
 
 @pytest.mark.parametrize("slot_nbytes", [1, 3, 8, 64, 1000])
@@ -164,61 +123,6 @@ def test_what_cannot_be_read_or_written_is_refused():
 
 
 # ---- Reserve, commit, abort; peek, release ----
-
-
-def test_what_is_written_in_place_arrives_at_commit_and_not_before():
-    _, producer, consumer = ends()
-    view = producer.reserve(2)
-    view[:] = word(1) + word(2)
-    assert consumer.ready_count == 0
-    producer.commit()
-    assert consumer.ready_count == 2
-    assert bytes(consumer.peek(2)) == word(1) + word(2)
-
-
-def test_commit_may_hand_over_fewer_slots_than_were_reserved():
-    _, producer, consumer = ends()
-    producer.reserve(3)[:] = word(1) + word(2) + word(3)
-    producer.commit(1)
-    assert (consumer.ready_count, producer.free_count, producer.tail) == (1, 3, 1)
-    producer.reserve()[:] = word(9)
-    producer.commit()
-    assert [pop(consumer) for _ in range(3)] == [word(1), word(9), None]
-
-
-def test_abort_leaves_no_trace():
-    _, producer, consumer = ends()
-    producer.reserve(4)[:] = b"x" * 32
-    producer.abort()
-    assert (consumer.ready_count, producer.free_count) == (0, 4)
-    assert producer.try_push(word(1))
-    assert pop(consumer) == word(1)
-
-
-def test_reservations_and_peeks_end_where_the_ring_wraps():
-    _, producer, consumer = ends(nslots=4, start=3)
-    assert len(producer.reserve(4)) == 8
-    producer.commit()
-    assert len(producer.reserve(4)) == 24
-    producer.commit()
-    assert producer.reserve() is None
-    assert len(consumer.peek(4)) == 8
-    consumer.release()
-    assert len(consumer.peek(4)) == 24
-    consumer.release()
-    assert consumer.peek() is None
-
-
-def test_what_is_not_released_is_peeked_again():
-    _, producer, consumer = ends()
-    producer.try_push_many(word(1) + word(2) + word(3))
-    assert bytes(consumer.peek(3)) == word(1) + word(2) + word(3)
-    consumer.release(1)
-    assert bytes(consumer.peek(3)) == word(2) + word(3)
-    consumer.release(0)
-    assert bytes(consumer.peek()) == word(2)
-    consumer.release()
-    assert (pop(consumer), consumer.head) == (word(3), 3)
 
 
 @pytest.mark.parametrize("end", ["commit", "abort", "close"])
@@ -699,6 +603,7 @@ def test_a_ring_is_a_bounded_deque(steps, exponent, start):
                 assert reserved == min(count, contiguous_room)
                 new = fresh(reserved)
                 view[:] = b"".join(new)
+                assert consumer.ready_count == filled  # what is written in place arrives at commit and not before
                 if step == "abort":
                     producer.abort()
                 else:
