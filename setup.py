@@ -39,7 +39,7 @@ MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels
 # the time.
 COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "placement"}
 COLD_FILES = {
-    "capi/handles", "channels/format", "channels/half_pipe", "channels/joinable_queue",
+    "channels/format", "channels/half_pipe", "channels/joinable_queue",
     "collective/user_ops", "engine/compiled_plan", "engine/kinds", "engine/outbox", "engine/recording",
     "engine/signature", "engine/thread_team", "jax/_mpi", "jax/functions/registry", "objects/tensors", "ring/eventfd",
     "ring/inspect", "shared/moved", "sync/abort", "sync/liveness", "sync/long_waits",

@@ -5,7 +5,7 @@ The error of each thread is that of its last call that failed. A handle knows th
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strdup, strlen, strncpy
 
@@ -134,7 +134,7 @@ cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) no
     a.data = <void *> data
     a.dtype = dtype
     a.itemsize = 1 if dtype == SHMRING_OPAQUE else ITEMSIZES[dtype]
-    if count < 0 or count > MOST_NBYTES // a.itemsize:
+    if <uint64_t> count > <uint64_t> MOST_NBYTES or count * a.itemsize > MOST_NBYTES:     # without a division
         with gil:
             return refuse(f"count={count}: must be from 0 to {MOST_NBYTES // a.itemsize} elements")
     a.count = count
