@@ -20,6 +20,6 @@ def register():
 
 
 def _make(options, settings):
-    from shmring.torch.processgroup import make  # loaded when the first group is made
+    from shmring.torch.connect import make  # loaded when the first group is made
 
     return make(options, settings)

@@ -7,13 +7,14 @@ messages in `shmring.p2p`, and so on, as each method shows.
 cimport cython
 
 from shmring.base.timeouts cimport int_of, resolve_timeout, timeout_to_ns
-from shmring.collective.calls cimport (all_gather, all_to_all, barrier, broadcast, combine, gather, reduce,
-                                       reduce_scatter, scatter)
+from shmring.collective.calls cimport all_to_all, barrier, broadcast, combine, reduce, with_blocks
 from shmring.collective.coalesced cimport all_reduce_many, broadcast_many
 from shmring.collective.call cimport plan
 from shmring.collective.local cimport LocalExecutor
 from shmring.engine.engine cimport Engine
-from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE_SCATTER,
+                                   KIND_SCAN, KIND_SCATTER)
+from shmring.engine.signature cimport NO_ROOT
 from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.p2p.requests cimport ANY, MOST_TAG, RECV, SEND, done_request
 from shmring.shared.zero_copy cimport sharing_of
@@ -250,8 +251,7 @@ cdef class Communicator:
             As in `all_reduce`.
         counts : sequence of int, optional
             Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
-            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``. Not with a
-            callable ``op``.
+            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``.
         timeout, async_op
             As in `all_reduce`.
 
@@ -265,7 +265,8 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes
         bytes touched.
         """
-        return reduce_scatter(self.executor, x, out, counts, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return with_blocks(self.executor, KIND_REDUCE_SCATTER, x, out, NO_ROOT, counts, op,
+                           resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def scan(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """Combine ``x`` over ranks 0 to this one (inclusive prefix).
@@ -359,7 +360,8 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. size * (2 * size + 1) * x.nbytes bytes touched, size * x.nbytes fewer in
         place.
         """
-        return all_gather(self.executor, x, out, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return with_blocks(self.executor, KIND_ALL_GATHER, x, out, NO_ROOT, counts, None,
+                           resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def gather(self, x, out=None, root=0, *, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on the root.
@@ -385,8 +387,8 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. About 4 * (size - 1) * x.nbytes bytes touched.
         """
-        return gather(self.executor, x, out, self.rank_of(root, "root"), counts,
-                      resolve_timeout(timeout, self.timeout_ns), async_op)
+        return with_blocks(self.executor, KIND_GATHER, x, out, self.rank_of(root, "root"), counts, None,
+                           resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def scatter(self, x, out=None, root=0, *, counts=None, timeout=..., async_op=False):
         """Give rank i the root's ``x[i]``.
@@ -415,8 +417,8 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. The root does not wait for the others, as in `broadcast`.
         About 4 * (size - 1) * out.nbytes bytes touched.
         """
-        return scatter(self.executor, x, out, self.rank_of(root, "root"), counts,
-                       resolve_timeout(timeout, self.timeout_ns), async_op)
+        return with_blocks(self.executor, KIND_SCATTER, x, out, self.rank_of(root, "root"), counts, None,
+                           resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=..., async_op=False):
         """Rank i's ``x[j]`` becomes rank j's ``out[i]``: a transposition over ranks.

@@ -12,9 +12,9 @@ from shmring.bootstrap.rendezvous import rendezvous
 from shmring.bootstrap.tuning import calibrate
 from shmring.config import Config
 from shmring.engine.engine import Engine
+from shmring.engine.kinds import check_size
 from shmring.engine.outbox import outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.engine.recording import TRACED_CALLS, Trace
-from shmring.engine.signature import check_size
 from shmring.errors import BrokenError, RendezvousError
 from shmring.memory.segment import OUTBOX
 from shmring.observe.account import account_of_copies

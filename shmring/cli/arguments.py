@@ -41,7 +41,7 @@ def count(text: str) -> int:
 
 def ranks(text: str) -> int:
     """A number of ranks."""
-    from shmring.engine.signature import check_size  # compiled, and a command need not have ranks
+    from shmring.engine.kinds import check_size  # compiled, and a command need not have ranks
 
     number = count(text)
     try:

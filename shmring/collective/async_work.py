@@ -12,7 +12,7 @@ from shmring.base.future import Future
 from shmring.base.program_line import on_behalf_of, submitting_line
 from shmring.base.unraisable import report_unraisable
 from shmring.collective.progress_thread import ProgressThread, lock_timeout, progress_of
-from shmring.engine.signature import explain
+from shmring.engine.kinds import explain
 from shmring.errors import ClosedError
 
 

@@ -18,3 +18,7 @@ cdef class Call:
 cdef object prepare(Call call, Executor executor, call_t *c, held, kept, result)
 cdef object dispatch(Call call, async_op)
 cdef object plan(comm, collective, tuple args, dict kwargs)
+
+# Of reductions by functions, for which there is no kernel.
+cdef int number_of_callable(object op, int dtype) except -1
+cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result)

@@ -6,13 +6,10 @@ from shmring.engine.call cimport Executor, call_t
 
 cdef object combine(Executor e, int kind, x, out, op, int64_t timeout_ns, async_op)
 cdef object reduce(Executor e, x, out, int root, op, int64_t timeout_ns, async_op)
-cdef object reduce_scatter(Executor e, x, out, counts, op, int64_t timeout_ns, async_op)
 cdef object broadcast(Executor e, x, int root, int64_t timeout_ns, async_op)
-cdef object all_gather(Executor e, x, out, counts, int64_t timeout_ns, async_op)
-cdef object gather(Executor e, x, out, int root, counts, int64_t timeout_ns, async_op)
-cdef object scatter(Executor e, x, out, int root, counts, int64_t timeout_ns, async_op)
-cdef object all_to_all(Executor e, x, out, counts, out_counts, int64_t timeout_ns, async_op)
 cdef object barrier(Executor e, int64_t timeout_ns, async_op)
+cdef object with_blocks(Executor e, int kind, x, out, int root, counts, op, int64_t timeout_ns, async_op)
+cdef object all_to_all(Executor e, x, out, counts, out_counts, int64_t timeout_ns, async_op)
 
 cdef int number_of(op, int dtype) except -1
 cdef int check(Executor e, call_t *c) except -1

@@ -14,10 +14,8 @@ from libc.string cimport memcpy
 from shmring.arrays.array_view cimport array_t, copy_back, is_copy, source_array, target_array
 from shmring.collective.calls cimport check, is_root, number_of
 from shmring.base.hashing cimport mix
-from shmring.collective.user_ops cimport prepare_user_op
-from shmring.collective.call cimport Call, dispatch, prepare
-from shmring.engine.call cimport Executor, call_t, open_call, sign_call
-from shmring.kernel.reduce cimport find_kernel, reduce_kernel
+from shmring.collective.call cimport Call, dispatch, prepare, prepare_user_op
+from shmring.engine.call cimport Executor, call_t, open_call
 from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY
 from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature
 
@@ -197,8 +195,7 @@ cdef class Sorter:
             nbytes += self.arrays[i].nbytes
         return found
 
-    cdef Bundle bundle(self, list members, int kind, int dtype, int root, int op, reduce_kernel kernel,
-                       int64_t timeout_ns):
+    cdef Bundle bundle(self, list members, int kind, int dtype, int root, int op, int64_t timeout_ns):
         cdef Bundle call = Bundle.__new__(Bundle)
         cdef call_t c
         cdef array_t *whole = &c.x
@@ -220,7 +217,8 @@ cdef class Sorter:
         whole.itemsize = 1 if dtype == OPAQUE else self.arrays[<int> members[0]].itemsize
         whole.count = whole.nbytes // whole.itemsize
         open_call(&c, kind, root, timeout_ns)
-        c.op, c.kernel, c.out = op, kernel, c.x
+        c.op, c.out = op, c.x
+        check(self.executor, &c)
         c.signature = pack_bundle_signature(KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY,
                                             op, dtype, self.layout ^ <uint64_t> (root + 1) << 40, whole.count)
         prepare(call, self.executor, &c, self.scratch, None, None)
@@ -236,13 +234,12 @@ cdef class Sorter:
         return many
 
 
-cdef Call one(Executor executor, int kind, array_t *a, holder, int root, int op, reduce_kernel kernel,
-              int64_t timeout_ns):
+cdef Call one(Executor executor, int kind, array_t *a, holder, int root, int op, int64_t timeout_ns):
     """The call on one array, in place."""
     cdef call_t c
     open_call(&c, kind, root, timeout_ns)
-    c.x, c.out, c.op, c.kernel = a[0], a[0], op, kernel
-    c.signature = sign_call(&c)
+    c.x, c.out, c.op = a[0], a[0], op
+    check(executor, &c)
     return prepare(Call.__new__(Call), executor, &c, holder, None, None)
 
 
@@ -264,8 +261,7 @@ cdef object all_reduce_many(Executor executor, arrays, op, int64_t timeout_ns, a
     steps = []
     for dtype, code in codes.items():
         for members in sorter.bundles(dtype) if code != NO_OP else ():
-            steps.append(sorter.bundle(members, KIND_ALL_REDUCE, dtype, NO_ROOT, code, find_kernel(code, dtype),
-                                       timeout_ns))
+            steps.append(sorter.bundle(members, KIND_ALL_REDUCE, dtype, NO_ROOT, code, timeout_ns))
     for i in range(sorter.n):
         a = &sorter.arrays[i]
         code = codes[a.dtype]
@@ -273,8 +269,7 @@ cdef object all_reduce_many(Executor executor, arrays, op, int64_t timeout_ns, a
             c.x, c.out, c.op = a[0], a[0], NO_OP
             steps.append(prepare_user_op(executor, &c, op, None, None, xs[i]))
         elif a.nbytes > SMALL_NBYTES:
-            steps.append(one(executor, KIND_ALL_REDUCE, a, sorter.holders[i], NO_ROOT, code, find_kernel(code, a.dtype),
-                             timeout_ns))
+            steps.append(one(executor, KIND_ALL_REDUCE, a, sorter.holders[i], NO_ROOT, code, timeout_ns))
     return dispatch(sorter.many("all_reduce_many", steps, xs), async_op)
 
 
@@ -285,11 +280,10 @@ cdef object broadcast_many(Executor executor, arrays, int root, int64_t timeout_
     sorter.add_arrays(executor, xs, not is_root(executor, root), True)
     steps = []
     for members in sorter.bundles(-1):
-        steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
+        steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, timeout_ns))
     for i in range(sorter.n):
         if sorter.arrays[i].nbytes > SMALL_NBYTES:
-            steps.append(one(executor, KIND_BROADCAST, &sorter.arrays[i], sorter.holders[i], root, NO_OP, NULL,
-                             timeout_ns))
+            steps.append(one(executor, KIND_BROADCAST, &sorter.arrays[i], sorter.holders[i], root, NO_OP, timeout_ns))
     return dispatch(sorter.many("broadcast_many", steps, xs), async_op)
 
 

@@ -5,8 +5,7 @@ from shmring.arrays.array_view cimport array_t
 from shmring.base.heap cimport Heap
 from shmring.engine.call cimport Executor, Prepared, call_t
 from shmring.engine.engine cimport Engine
-from shmring.engine.executor cimport execution_t
-from shmring.engine.compiled_plan cimport Program
+from shmring.engine.compiled_plan cimport Program, execution_t
 from shmring.engine.eager cimport eager_t
 
 # One collective: the execution of the compiled plan that came with it, or an eager exchange if that is None. Either can

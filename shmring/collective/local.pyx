@@ -13,90 +13,46 @@ from libc.string cimport memcpy
 from shmring.shared.registry cimport ANYWHERE, NOWHERE, place_t
 from shmring.shared.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
-from shmring.kernel.reduce cimport by_strings, find_carrier, reduce_kernel
+from shmring.kernel.reduce cimport by_strings, find_carrier
 from shmring.engine.call cimport block_place, message_nbytes, ncounts
 from shmring.engine.compiled_plan cimport MOST_SCHEDULES
 from shmring.engine.eager cimport open_eager
-from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                   KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                   KIND_SCATTER, KIND, OF_ROOT)
+from shmring.engine.kinds cimport (KIND, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_EXSCAN,
+                                   KIND_NONE, KIND_SCAN, OF_ROOT, shmring_kind)
 from shmring.dtypes import widening
 from shmring.plan.choose import build_plan, schedules
 from shmring.plan.thread_shares import cut, spaced
-from shmring.engine.kinds import KINDS as _KINDS
-from shmring.engine.signature import explain
+from shmring.engine.kinds import KINDS as _KINDS, explain
 
 cdef tuple KIND_NAMES = tuple([kind and kind.name for kind in _KINDS])
 
 
 # ---- eager exchanges -------------------------------------------------------------------------------------------------
 
-cdef inline void receive_from_all(eager_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept nogil:
-    t.last = e.c.group.size
-    t.offset = offset
-    t.part_nbytes = part_nbytes
-
-
-cdef inline void receive_from(eager_t *t, int rank, size_t offset, size_t part_nbytes) noexcept nogil:
-    t.first = rank
-    t.last = rank + 1
-    t.offset = offset
-    t.part_nbytes = part_nbytes
-
-
-cdef inline void reduce_into(eager_t *t, array_t *out, reduce_kernel kernel) noexcept nogil:
-    t.kernel = kernel
-    t.count = out.count
-    t.out = <char *> out.data
-
-
-cdef inline void copy_into(eager_t *t, array_t *out) noexcept nogil:
-    t.out = <char *> out.data
-
-
-cdef inline void copy_parts(eager_t *t, call_t *c) noexcept nogil:
-    """Place the parts of all messages, which may differ in size."""
-    copy_into(t, &c.out)
-    t.counts = c.counts
-    t.has_matrix = c.kind == KIND_ALL_TO_ALL
-    t.itemsize = c.x.itemsize
-
-
 cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
     """Fill in the eager exchange of a call; False: its payload is too large, it needs a plan."""
-    cdef int kind = c.kind, root = c.root
-    cdef array_t *out = &c.out
-    cdef reduce_kernel kernel = c.kernel
-    cdef bint is_root = e.c.group.rank == root, sends = is_root or KIND[kind].inputs != OF_ROOT
-    cdef size_t part = c.x.nbytes
-    if message_nbytes(c, e.c.group.size) > e.eager_limit:
+    cdef const shmring_kind *kind = &KIND[c.kind]
+    cdef int rank = e.c.group.rank, size = e.c.group.size
+    cdef bint is_root = rank == c.root
+    if message_nbytes(c, size) > e.eager_limit:
         return False
-    open_eager(t, c.signature, payload_of(&c.x) if sends else NULL, c.x.nbytes)
-    if kind == KIND_ALL_REDUCE or (kind == KIND_REDUCE and is_root):
-        receive_from_all(t, e, 0, part)
-        reduce_into(t, out, kernel)
-    elif kind == KIND_BARRIER:
-        receive_from_all(t, e, 0, 0)
-    elif kind == KIND_ALL_GATHER or (kind == KIND_GATHER and is_root):
-        receive_from_all(t, e, 0, part)
-        copy_parts(t, c)
-    elif kind == KIND_BROADCAST and not is_root:
-        receive_from(t, root, 0, part)
-        copy_into(t, &c.x)
-    elif kind == KIND_REDUCE_SCATTER:
-        receive_from_all(t, e, block_place(c, e.c.group.rank, out.nbytes), out.nbytes)
-        reduce_into(t, out, kernel)
-    elif kind == KIND_ALL_TO_ALL:
-        part = c.x.nbytes // e.c.group.size
-        receive_from_all(t, e, e.c.group.rank * part, part)
-        copy_parts(t, c)
-    elif kind == KIND_SCATTER:
-        receive_from(t, root, block_place(c, e.c.group.rank, out.nbytes), out.nbytes)
-        copy_into(t, out)
-    elif kind == KIND_SCAN or kind == KIND_EXSCAN:
-        receive_from_all(t, e, 0, part)
-        t.last = e.c.group.rank + (kind == KIND_SCAN)
-        reduce_into(t, out, kernel)
+    open_eager(t, c.signature, payload_of(&c.x) if is_root or kind.inputs != OF_ROOT else NULL, c.x.nbytes)
+    if (kind.outputs == OF_ROOT and not is_root) or (c.kind == KIND_BROADCAST and is_root):
+        return True      # receives nothing
+    t.first, t.last = 0, size
+    if kind.inputs == OF_ROOT:
+        t.first, t.last = c.root, c.root + 1
+    elif c.kind == KIND_SCAN or c.kind == KIND_EXSCAN:
+        t.last = rank + (c.kind == KIND_SCAN)
+    t.out, t.part_nbytes = <char *> c.out.data, c.x.nbytes
+    if kind.blocks_in:
+        t.part_nbytes = c.x.nbytes // size if kind.blocks_out else c.out.nbytes
+        t.offset = block_place(c, rank, t.part_nbytes)
+    if kind.takes_op:
+        t.kernel, t.count = c.kernel, c.out.count
+    elif kind.blocks_out:      # the parts of all messages, which may differ in size
+        t.counts, t.itemsize = c.counts, c.x.itemsize
+        t.has_matrix = c.kind == KIND_ALL_TO_ALL
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shmring.memory.header import HEADER_NBYTES
@@ -56,26 +57,22 @@ def placement(comm: Any) -> list[SegmentPlacement]:
         SegmentPlacement("outbox", 0, r, homes[r], bytes_by_node(segment.mapping)) for r, segment in enumerate(segments)
     ]
     for allocation in engine.sharing.registry.allocations() if engine.sharing else ():
+        kind = "array"
+        parts: list[tuple[Any, ...]]  # by rank: the segment, and a range of it unless it is the whole
         if allocation.offsets is not None:  # one of several in these segments
-            rows += [
-                SegmentPlacement(
-                    "array", allocation.number, r, homes[r],
-                    bytes_by_node(segment.mapping, HEADER_NBYTES + allocation.offsets[r], allocation.nbytes),
-                )
-                for r, segment in enumerate(allocation.segments)
-            ]  # fmt: skip
-            continue
-        if not allocation.is_result:
-            rows += [
-                SegmentPlacement("array", allocation.number, r, homes[r], bytes_by_node(segment.mapping))
-                for r, segment in enumerate(allocation.segments)
+            parts = [
+                (segment, HEADER_NBYTES + offset, allocation.nbytes)
+                for segment, offset in zip(allocation.segments, allocation.offsets, strict=True)
             ]
-            continue
-        (segment,) = allocation.segments
-        bounds = [HEADER_NBYTES + bound for bound in even(allocation.nbytes, comm.size)]
-        for r in range(comm.size):
-            found = bytes_by_node(segment.mapping, bounds[r], bounds[r + 1] - bounds[r])
-            rows.append(SegmentPlacement("result", allocation.number, r, homes[r], found))
+        elif not allocation.is_result:
+            parts = [(segment,) for segment in allocation.segments]
+        else:
+            kind, (segment,) = "result", allocation.segments
+            parts = [(segment, HEADER_NBYTES + a, b - a) for a, b in pairwise(even(allocation.nbytes, comm.size))]
+        rows += [
+            SegmentPlacement(kind, allocation.number, r, homes[r], bytes_by_node(segment.mapping, *where))
+            for r, (segment, *where) in enumerate(parts)
+        ]
     return rows
 
 

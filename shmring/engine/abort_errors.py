@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmring.engine.signature import explain
+from shmring.engine.kinds import explain
 from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, MismatchError, PeerLostError
 
 _CAUSES = ("aborted", "lost", "left", "late", "mismatch", "aborted")

@@ -5,9 +5,8 @@ from shmring._c.atomics cimport add_u32, load_acquire_u32, load_acquire_u64
 from shmring._c.layout cimport shmring_abort
 from shmring.base.heap cimport Heap
 from shmring.engine.call cimport call_t
-from shmring.engine.compiled_plan cimport Program
+from shmring.engine.compiled_plan cimport Program, execution_t
 from shmring.engine.eager cimport eager_t
-from shmring.engine.executor cimport execution_t
 from shmring.engine.recording cimport Trace, timeline_t
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team
@@ -109,6 +108,7 @@ cdef class Engine:
     cdef void begin_execution(self, execution_t *x, int64_t timeout_ns) noexcept nogil
     cdef void end_execution(self, execution_t *x) noexcept nogil
     cdef int handle_signals(self) except -1
+    cdef int64_t wait_began(self, execution_t *x, const patience_t *patience) noexcept nogil
     cdef int note_wait(self, int64_t began_ns) except -1
     cdef void note_wait_free(self, int64_t began_ns) noexcept nogil
     cdef object keep_program(self, tuple key, Program program)

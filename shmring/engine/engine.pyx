@@ -28,7 +28,7 @@ from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_L
 from shmring.arrays.array_view cimport array_t
 from shmring.base.signals cimport check_signals
 from shmring.engine.eager cimport advance_eager, start_eager
-from shmring.engine.executor cimport call_learner_t, execute
+from shmring.engine.compiled_plan cimport call_learner_t, execute
 from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
 from shmring.engine.recording cimport (Trace, begin_call, caller, end_call, is_profiled, range_of, record_t,
                                        store_place)
@@ -36,7 +36,7 @@ from shmring.engine.rounds cimport count_call, find_disagreement, mix_history
 from shmring.engine.variants cimport choose_variant, offer_of, stats_of
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
-from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
+from shmring.sync.backoff cimport BRIEF_LOOKS, FRESH, be_patient, now_ns, patience_t
 from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, group_t
 from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
 from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
@@ -48,7 +48,7 @@ from shmring.base.lifecycle import Stage, exit_reason, hold_at_exit, note_ended_
 from shmring.base.text import spans
 from shmring.engine.abort_errors import Record, cause_of, error_of
 from shmring.engine.outbox import outbox_nbytes
-from shmring.engine.signature import explain
+from shmring.engine.kinds import explain
 from shmring.errors import ClosedError, PeerLostError
 from shmring.memory.sweep import sweep_after
 from shmring.placement.cpus import usable_processors
@@ -335,6 +335,7 @@ cdef class Engine:
         cdef PyThreadState *state
         cdef patience_t patience
         cdef notes_t notes = notes_t(0, 0)
+        cdef int64_t began_ns
         cdef int outcome
         if t != NULL:
             record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
@@ -347,8 +348,9 @@ cdef class Engine:
             be_patient(&patience, timeout_ns)
             while outcome == UNREADY:
                 outcome = self.advance(t, x, &patience)
-                if outcome == UNREADY and is_note_due(&notes, patience.began_ns):
-                    self.note_wait_free(patience.began_ns)
+                began_ns = self.wait_began(x, &patience)
+                if outcome == UNREADY and is_note_due(&notes, began_ns):
+                    self.note_wait_free(began_ns)
             retake_gil(state)
         end_call(&self.c, record, outcome != READY)
         return outcome
@@ -357,6 +359,7 @@ cdef class Engine:
         """Wait for the end of what has been started; signals are handled meanwhile."""
         cdef patience_t patience
         cdef notes_t notes = notes_t(0, 0)
+        cdef int64_t began_ns
         cdef int outcome
         be_patient(&patience, timeout_ns)
         while True:
@@ -368,8 +371,9 @@ cdef class Engine:
                 self.break_down()
             try:
                 self.handle_signals()
-                if is_note_due(&notes, patience.began_ns):
-                    self.note_wait(patience.began_ns)
+                began_ns = self.wait_began(x, &patience)
+                if is_note_due(&notes, began_ns):
+                    self.note_wait(began_ns)
             except BaseException:
                 # The helpers use the caller's arrays. They end as well: every wait checks the abort record.
                 if x != NULL and x.program.last != NULL:
@@ -430,6 +434,14 @@ cdef class Engine:
             self.abort(f"{type(exception).__name__} while waiting")
             raise
         return 0
+
+    cdef int64_t wait_began(self, execution_t *x, const patience_t *patience) noexcept nogil:
+        """When the wait of this thread began, or else that for its helpers; now if neither has."""
+        if patience.stage != FRESH:
+            return patience.began_ns
+        if x != NULL and x.program.last != NULL and self.team.patience.stage != FRESH:
+            return self.team.patience.began_ns
+        return now_ns()
 
     cdef int note_wait(self, int64_t began_ns) except -1:
         """Write a note of the wait of the call under way."""

@@ -30,7 +30,7 @@ from shmring.base.program_line cimport program_line
 from shmring.engine.signature cimport pack_signature
 from shmring.sync.backoff cimport now_ns
 
-from shmring.engine.signature import explain
+from shmring.engine.kinds import explain
 from shmring.memory.mapping import allocate
 from shmring.memory.segment import boot_id
 

@@ -15,7 +15,7 @@
 # two ranks that are each the root of their own call read no message of each other: the next call finds the mismatch.
 #
 # The packing is exact but for these digests (different counts pass for equal once in 2^36 times), so
-# `explain` turns a signature back into text.
+# `explain` (engine/kinds.pyx) turns a signature back into text.
 from libc.stdint cimport uint32_t, uint64_t
 
 from shmring._c.layout cimport shmring_outbox

@@ -2,8 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t
 
 from shmring.base.heap cimport Heap
-from shmring.engine.executor cimport execution_t
-from shmring.engine.compiled_plan cimport program_t
+from shmring.engine.compiled_plan cimport execution_t, program_t
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
 

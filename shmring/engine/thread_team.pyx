@@ -13,7 +13,7 @@ from libc.stdint cimport UINT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 
 from shmring._c.atomics cimport store_release_u64
-from shmring.engine.executor cimport execute
+from shmring.engine.compiled_plan cimport execute
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_PAGE_NBYTES, SHMRING_THREADS_MAX, shmring_outbox
 from shmring.sync.liveness cimport fork_generation
 from shmring.sync.backoff cimport be_patient

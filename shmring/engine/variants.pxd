@@ -2,8 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from shmring.base.learner cimport learner_t
-from shmring.engine.compiled_plan cimport Program, program_t
-from shmring.engine.executor cimport call_learner_t, execution_t
+from shmring.engine.compiled_plan cimport Program, call_learner_t, execution_t, program_t
 from shmring.engine.rounds cimport engine_t
 
 cdef enum:

@@ -23,6 +23,7 @@ from shmring.base.weak_set import WeakSet
 from shmring.config import configure
 from shmring.errors import BrokenError, RendezvousError, ShmringError
 from shmring.launch.init import init
+from shmring.memory.segment import boot_id
 
 if TYPE_CHECKING:
     from shmring.communicator import Communicator
@@ -227,10 +228,8 @@ def _describe() -> dict[str, Any]:
 
 def _machine() -> str:
     """A text that is equal in processes that can meet in shared memory."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot_id = file.read().strip()
     place = os.stat("/dev/shm")
-    return f"{boot_id} {place.st_dev} {place.st_ino}"
+    return f"{boot_id().hex()} {place.st_dev} {place.st_ino}"
 
 
 def _ndevices() -> int:

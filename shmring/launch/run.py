@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from shmring.bootstrap.environment import rank_variables
-from shmring.engine.signature import check_size
+from shmring.engine.kinds import check_size
 from shmring.launch.numerical_threads import thread_share, thread_share_text
 from shmring.launch.processes import (
     adopted,

@@ -20,7 +20,7 @@ from typing import Any
 
 from shmring.base.lifecycle import in_child
 from shmring.bootstrap.environment import rank_variables
-from shmring.engine.signature import check_size
+from shmring.engine.kinds import check_size
 from shmring.errors import BrokenError, PeerLostError, RankFailedError
 from shmring.launch.cloudpickling import check_portable
 from shmring.launch.init import init as init_communicator

@@ -14,8 +14,7 @@ from shmring.sync.backoff cimport deadline_of
 from shmring.sync.turn cimport Turn
 
 from shmring.dtypes import OPS
-from shmring.engine.kinds import KINDS
-from shmring.engine.signature import explain
+from shmring.engine.kinds import KINDS, explain
 from shmring.errors import AbortedError, ShmringError
 from shmring.nodes.plan.call import is_merged, keeps_bits, plan_of
 from shmring.nodes.transfers import NAMES

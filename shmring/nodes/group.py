@@ -17,7 +17,7 @@ import numpy as np
 from shmring.base import lifecycle
 from shmring.communicator import Communicator
 from shmring.config import Config
-from shmring.engine.signature import explain
+from shmring.engine.kinds import explain
 from shmring.errors import (
     AbortedError,
     BrokenError,

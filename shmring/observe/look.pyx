@@ -18,7 +18,7 @@ from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.sync.wait_graph cimport awaited_counter, awaited_number, awaited_rank
 
 from shmring.engine.abort_errors import Record
-from shmring.engine.signature import explain
+from shmring.engine.kinds import explain
 from shmring.memory.header import OUTBOX, unpack
 
 LOOK_NBYTES = control_nbytes()

@@ -16,9 +16,8 @@ from shmring.engine.engine cimport Engine, timeline_of
 from shmring.engine.kinds cimport KIND_RECV, KIND_SEND
 from shmring.engine.recording cimport message_started, note_message, timeline_t
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
-from shmring.p2p.all_queues cimport wake_self
 from shmring.p2p.pair_queue cimport (next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
-                                     take_message)
+                                     take_message, wake_self)
 from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
 from shmring.memory.mapping cimport Mapping
 from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, Unexpected, can_hold, is_for,

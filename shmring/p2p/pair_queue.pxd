@@ -2,12 +2,16 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring._c.layout cimport shmring_cell, shmring_laps, shmring_pair_queue_end
-from shmring.sync.backoff cimport spin_t
+from shmring.sync.backoff cimport patience_t, spin_t
 from shmring.sync.group cimport group_t
 
-# The result of push and pull.
+# The results of push and pull, and of pumping all queues, as bits.
 cdef enum:
     MOVED = 1          # a cell was stored or taken
+    NEEDS_MATCHING = 2 # a message is complete, or one begins for which a request is posted
+
+cdef enum:
+    LONGEST_RUN_NS = 10000000     # of moving messages; then other threads of this process get the turn
 
 # The waiter word of a sleeping thread: bit 0 is set; bits 1..20: the rank from which it awaits cells; bits 21..40: the
 # rank that is to take cells. Each field is rank + 2, ANY_PEER for more than one rank, or 0 for none.
@@ -79,4 +83,10 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil
 cdef shmring_cell *next_cell(pair_queues_t *l, int peer) noexcept nogil
 cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil
 cdef int pull(pair_queues_t *l, int peer) noexcept nogil
-cdef void wake(pair_queues_t *l, int peer, uint64_t word) noexcept nogil
+
+# ---- all queues of a rank ----
+cdef int pump(pair_queues_t *l) noexcept nogil
+cdef int spin(pair_queues_t *l, patience_t *patience) noexcept nogil
+cdef void wake_self(pair_queues_t *l) noexcept nogil
+cdef int sleep_until_news(pair_queues_t *l, patience_t *patience, uint64_t changes) noexcept nogil
+cdef bint has_news(pair_queues_t *l, int j) noexcept nogil

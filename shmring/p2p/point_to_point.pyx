@@ -24,9 +24,9 @@ from shmring.engine.engine cimport Engine, is_troubled, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.kinds cimport KIND_RECV, KIND_SEND
 from shmring.engine.recording cimport message_started, note_message
-from shmring.p2p.all_queues cimport spin
 from shmring.p2p.matching cimport Matching, PyList_GET_SIZE, has_requests
-from shmring.p2p.pair_queue cimport next_cell, pull, push, send_queue_t, start_message, take_message, takes_whole
+from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, start_message, take_message,
+                                     takes_whole)
 from shmring.p2p.progress cimport Progress, awaited, give_message_turn, take_message_turn
 from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Messages, Request,
                                    begin_wait, can_hold, check_apart, check_tag, is_for, known_code, message_of,

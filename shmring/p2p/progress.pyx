@@ -19,8 +19,8 @@ from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil,
                                 take_shared_turn)
 from shmring.p2p.matching cimport Matching
-from shmring.p2p.pair_queue cimport pair_queues_t
-from shmring.p2p.all_queues cimport LONGEST_RUN_NS, has_news, pump, sleep_until_news, spin, wake_self
+from shmring.p2p.pair_queue cimport (LONGEST_RUN_NS, has_news, pair_queues_t, pump, sleep_until_news, spin,
+                                     wake_self)
 from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request, wait_t
 from shmring.sync.abort cimport is_reported, report_late, report_trouble
 from shmring.sync.backoff cimport deadline_of, is_past_deadline, left_until, now_ns, patience_t

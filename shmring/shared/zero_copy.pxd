@@ -3,8 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from shmring.shared.registry cimport AllocationRegistry, place_t
 from shmring.engine.engine cimport Engine
-from shmring.engine.executor cimport execution_t
-from shmring.engine.compiled_plan cimport Program
+from shmring.engine.compiled_plan cimport Program, execution_t
 
 # Where the buffers of one rank are; fits in the first line of an eager message.
 ctypedef struct buffers_t:

@@ -11,21 +11,11 @@ import torch.distributed as dist
 from shmring.torch.processgroup import ProcessGroup
 
 
-class SeveralMachinesError(Exception):
-    """The ranks share no machine: their group is one of gloo itself."""
-
-
 class GlooGroup(ProcessGroup):
     """A `shmring.torch.ProcessGroup` under the name of gloo, on one machine."""
 
     _recorded_as = "gloo"
     _in_background = "shmring: {} in the background"  # gloo has one event that begins with its name for each call
-
-    @staticmethod
-    def check_machines(nmachines: int) -> None:
-        """Raise unless there is one."""
-        if nmachines > 1:
-            raise SeveralMachinesError
 
     def name(self) -> str:
         """The name that the program asked for.

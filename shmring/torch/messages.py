@@ -1,4 +1,4 @@
-"""Point-to-point messages of `torch.distributed`, and the thread that makes progress on long ones.
+"""Pending messages of `torch.distributed`, and the thread that makes progress on long ones.
 
 The core moves messages only while a thread is in a point-to-point call. A short message fits its pair queue, but the
 sender of a long one waits until the receiver is in such a call, and a torch program may do anything between `irecv` and
@@ -16,11 +16,6 @@ from queue import SimpleQueue
 import torch
 
 from shmring.errors import ShmringError
-from shmring.p2p.requests import ANY_SOURCE
-from shmring.torch.dispatch import CallDispatch
-from shmring.torch.errors import torch_form
-from shmring.torch.profiler import is_profiled, recording
-from shmring.torch.tensor_list import movable
 from shmring.torch.work import PendingWork
 
 MOST_SHORT = 64  # pending short receives that need no thread: a pair queue holds 256 messages
@@ -53,49 +48,6 @@ class MessageWork(PendingWork):
     def _when_over(self, call) -> None:
         super()._when_over(call)
         self._progress.add(self._under_way)  # the program may never wait for a request that has a future
-
-
-class TorchMessages(CallDispatch):
-    """The point-to-point calls of `shmring.torch.ProcessGroup`; ranks are those of the group."""
-
-    _progress: MessageProgress
-
-    def send(self, tensors, dst, tag=0):
-        """Begin to send a tensor; it must not be changed until the work is done."""
-        x = movable(tensors[0])
-        return self._make_work(self._begin("send", self._comm.isend, x, dst, tag), tensors[0], None)
-
-    def recv(self, tensors, src, tag=0):
-        """Begin to receive a tensor of exactly this size from one rank."""
-        return self._receive("recv", tensors[0], src, tag)
-
-    def recv_anysource(self, tensors, tag=0):
-        """Begin to receive a tensor of exactly this size from any rank."""
-        return self._receive("recvAnySource", tensors[0], ANY_SOURCE, tag)
-
-    def _receive(self, name, tensor, src, tag):
-        x = movable(tensor)
-        return self._make_work(self._begin(name, self._comm.irecv, x, src, tag), tensor, x.nbytes)
-
-    def _begin(self, name, start, x, peer, tag):
-        if is_profiled():
-            with recording(f"{self._recorded_as}:{name}", (x,)):
-                return self._begin_unrecorded(start, x, peer, tag)
-        return self._begin_unrecorded(start, x, peer, tag)
-
-    def _begin_unrecorded(self, start, x, peer, tag):
-        try:
-            return start(x, peer, tag)
-        except ShmringError as error:
-            raise torch_form(error, self._timeout_s) from error
-
-    def _make_work(self, request, tensor, nbytes):
-        if not request.done():
-            if nbytes is None:
-                self._progress.add(request, is_send=True)  # longer than its pair queue
-            else:
-                self._progress.note(request, nbytes)
-        return self._record(MessageWork(request, tensor, nbytes, self._timeout_s, self._progress))
 
 
 class MessageProgress:

@@ -1,27 +1,54 @@
-"""The process group: a communicator under the method names of `torch.distributed`."""
+"""The process group: a communicator under the method names of `torch.distributed`.
+
+Each call is made at once or, if it is asynchronous, submitted to the communicator's progress thread.
+"""
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 import shmring
+from shmring.collective.async_work import submit
 from shmring.errors import ShmringError
+from shmring.p2p.requests import ANY_SOURCE
+from shmring.torch import collectives
 from shmring.torch.allocator import GroupAllocator
 from shmring.torch.barrier import run_monitored_barrier
-from shmring.torch.collectives import Collectives
 from shmring.torch.errors import torch_form
-from shmring.torch.messages import MessageProgress, TorchMessages
-from shmring.torch.nodes import join, nodes
-from shmring.torch.work import seconds
+from shmring.torch.messages import MessageProgress, MessageWork
+from shmring.torch.profiler import is_profiled, record_until_over, recording
+from shmring.torch.reduce_ops import reduction
+from shmring.torch.tensor_calls import allreduce
+from shmring.torch.tensor_list import movable
+from shmring.torch.work import FINISHED, NO_TIME, CombinedWork, DoneWork, PendingWork, Tensors, seconds
 
 _CPU = torch.device("cpu")
 
+# The options of a call without options.
+_ALL_REDUCE = c10d.AllreduceOptions()
+_BROADCAST = c10d.BroadcastOptions()
+_REDUCE = c10d.ReduceOptions()
+_ALL_GATHER = c10d.AllgatherOptions()
+_GATHER = c10d.GatherOptions()
+_SCATTER = c10d.ScatterOptions()
+_REDUCE_SCATTER = c10d.ReduceScatterOptions()
+_ALL_TO_ALL = c10d.AllToAllOptions()
+_BARRIER = c10d.BarrierOptions()
 
-class ProcessGroup(Collectives, TorchMessages):
+
+class _DeferredCall(partial):
+    """A call to be made by the progress thread; ``label`` is its name in errors."""
+
+    label = ""
+
+
+class ProcessGroup(dist.ProcessGroup):
     """A `torch.distributed` group on CPUs. Made by torch, not by calling this class.
 
     Attributes
@@ -35,6 +62,10 @@ class ProcessGroup(Collectives, TorchMessages):
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
+
+    _recorded_as = "shmring"  # prefix of event names in profiles
+    _in_background = "{} in the background"  # the name of the event that lasts until such a call is over
+    _coalesced: list[dist.Work] | None = None
 
     def __init__(self, comm: shmring.Communicator, store, timeout: timedelta) -> None:
         super().__init__(comm.rank, comm.size)
@@ -60,10 +91,6 @@ class ProcessGroup(Collectives, TorchMessages):
         options.error_on_collective = True
         backend = fake._create_internal(self._comm.rank, self._comm.size, options)
         self._register_backend(_CPU, c10d.ProcessGroup.BackendType.CUSTOM, backend)
-
-    @staticmethod
-    def check_machines(nmachines: int) -> None:
-        """Raise if a group of this class cannot be on so many machines. The same on all ranks."""
 
     @property
     def comm(self) -> shmring.Communicator:
@@ -129,6 +156,179 @@ class ProcessGroup(Collectives, TorchMessages):
     def _has_hooks(self) -> bool:
         return False
 
+    # ---- any call ----
+
+    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts, seen=False):
+        """Call ``function(comm, timeout, *arguments)``, at once or, if ``opts.asyncOp``, in the background."""
+        if is_profiled() and not seen:
+            label = f"{self._recorded_as}:{name}"
+            with recording(label, arguments):
+                work = self._perform(name, function, arguments, results, opts, True)
+            if not work.is_completed():
+                record_until_over(self._in_background.format(label), work)
+            return work
+        timeout = opts.timeout
+        timeout_s = timeout.total_seconds() if timeout > NO_TIME else self._timeout_s
+        if opts.asyncOp:
+            return self._perform_later(
+                name, _DeferredCall(function, self._comm, timeout_s, *arguments), results, timeout_s
+            )
+        try:
+            function(self._comm, timeout_s, *arguments)
+        except ShmringError as error:
+            raise torch_form(error, timeout_s) from error
+        return FINISHED
+
+    def _perform_later(self, name: str, call: _DeferredCall, results: Tensors, timeout_s: float | None) -> dist.Work:
+        engine = self._comm.engine
+        if engine.progress is not None and engine.progress.is_own_thread():
+            # A callback of an earlier call submits this one. It may wait by a future, which would block the only thread
+            # that could make the call, so it is made at once.
+            try:
+                call()
+            except ShmringError as error:
+                raise torch_form(error, timeout_s) from error
+            return DoneWork(results)
+        call.label = name
+        return self._record(PendingWork(submit(engine, call), results, timeout_s))
+
+    def _record(self, work: dist.Work) -> dist.Work:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    # ---- several calls as one ----
+
+    def _start_coalescing(self, device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device) -> dist.Work:
+        works, self._coalesced = self._coalesced or [], None
+        return CombinedWork(works)
+
+    # ---- reductions ----
+
+    allreduce = allreduce
+
+    def _perform_all_reduce(self, tensors, opts):
+        if len(tensors) != 1:
+            return self.allreduce_coalesced(tensors, opts)
+        return self._perform("all_reduce", collectives.all_reduce, (tensors[0], reduction(opts)), tensors, opts)
+
+    def allreduce_coalesced(self, tensors, opts=_ALL_REDUCE):
+        """Reduce several tensors in place; small ones share a call."""
+        arguments = (tensors, reduction(opts))
+        return self._perform("all_reduce_coalesced", collectives.all_reduce_many, arguments, tensors, opts)
+
+    def reduce(self, tensors, opts=_REDUCE):
+        """Reduce into the root's tensor; the tensors of other ranks are unchanged."""
+        return self._perform("reduce", collectives.reduce, (tensors[0], opts.rootRank, reduction(opts)), tensors, opts)
+
+    def reduce_scatter(self, outputs, inputs, opts=_REDUCE_SCATTER):
+        """Reduce lists of tensors; rank i gets the i-th."""
+        arguments = (outputs, inputs, reduction(opts))
+        return self._perform("reduce_scatter", collectives.reduce_scatter, arguments, outputs, opts)
+
+    def reduce_scatter_single(self, output, input, opts=_REDUCE_SCATTER):
+        """Reduce one tensor; rank i gets the i-th part."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_REDUCE_SCATTER):
+        """The same for several tensors."""
+        arguments = (outputs, inputs, reduction(opts))
+        return self._perform("reduce_scatter_single", collectives.reduce_scatter_singles, arguments, outputs, opts)
+
+    # ---- movement ----
+
+    def broadcast(self, tensors, opts=_BROADCAST):
+        """Copy the root's tensors into those of the other ranks."""
+        return self._perform("broadcast", collectives.broadcast, (tensors, opts.rootRank), tensors, opts)
+
+    def allgather(self, outputs, inputs, opts=_ALL_GATHER):
+        """Collect the tensors of all ranks, which may differ in size, in a list on every rank."""
+        results = [t for ts in outputs for t in ts]
+        return self._perform("all_gather", collectives.all_gather, (outputs, inputs), results, opts)
+
+    def all_gather_single(self, output, input, opts=_ALL_GATHER):
+        """Collect the tensors of all ranks, one after the other in one tensor."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
+        """The same for several tensors."""
+        return self._perform("all_gather_single", collectives.all_gather_singles, (outputs, inputs), outputs, opts)
+
+    def allgather_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
+        """Collect lists of tensors: ``outputs[rank][i]`` is that rank's ``inputs[i]``."""
+        by_tensor = [list(column) for column in zip(*outputs, strict=True)]
+        results = [t for ts in outputs for t in ts]
+        return self._perform("all_gather", collectives.all_gather, (by_tensor, inputs), results, opts)
+
+    def gather(self, outputs, inputs, opts=_GATHER):
+        """Collect the tensors of all ranks in a list on the root."""
+        results = outputs[0] if outputs else []
+        return self._perform("gather", collectives.gather, (results, inputs[0], opts.rootRank), results, opts)
+
+    def scatter(self, outputs, inputs, opts=_SCATTER):
+        """Give rank i the i-th tensor of the root's list."""
+        arguments = (outputs[0], inputs[0] if inputs else [], opts.rootRank)
+        return self._perform("scatter", collectives.scatter, arguments, outputs, opts)
+
+    def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts=_ALL_TO_ALL):
+        """Exchange parts of one tensor: equal ones, or as many rows to and from each rank as the split sizes say."""
+        arguments = (output, input, list(output_split_sizes or ()), list(input_split_sizes or ()))
+        return self._perform("all_to_all_single", collectives.all_to_all_single, arguments, [output], opts)
+
+    def alltoall(self, outputs, inputs, opts=_ALL_TO_ALL):
+        """Exchange lists of tensors, of any sizes."""
+        return self._perform("all_to_all", collectives.all_to_all, (outputs, inputs), outputs, opts)
+
+    def barrier(self, opts=None):
+        """Complete once every rank has called."""
+        return self._perform("barrier", collectives.barrier, (), (), opts or _BARRIER)
+
+    # Names of torch 2.12 and before.
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # ---- messages; ranks are those of the group ----
+
+    def send(self, tensors, dst, tag=0):
+        """Begin to send a tensor; it must not be changed until the work is done."""
+        x = movable(tensors[0])
+        return self._make_work(self._begin("send", self._comm.isend, x, dst, tag), tensors[0], None)
+
+    def recv(self, tensors, src, tag=0):
+        """Begin to receive a tensor of exactly this size from one rank."""
+        return self._receive("recv", tensors[0], src, tag)
+
+    def recv_anysource(self, tensors, tag=0):
+        """Begin to receive a tensor of exactly this size from any rank."""
+        return self._receive("recvAnySource", tensors[0], ANY_SOURCE, tag)
+
+    def _receive(self, name, tensor, src, tag):
+        x = movable(tensor)
+        return self._make_work(self._begin(name, self._comm.irecv, x, src, tag), tensor, x.nbytes)
+
+    def _begin(self, name, start, x, peer, tag, seen=False):
+        if is_profiled() and not seen:
+            with recording(f"{self._recorded_as}:{name}", (x,)):
+                return self._begin(name, start, x, peer, tag, True)
+        try:
+            return start(x, peer, tag)
+        except ShmringError as error:
+            raise torch_form(error, self._timeout_s) from error
+
+    def _make_work(self, request, tensor, nbytes):
+        if not request.done():
+            if nbytes is None:
+                self._progress.add(request, is_send=True)  # longer than its pair queue
+            else:
+                self._progress.note(request, nbytes)
+        return self._record(MessageWork(request, tensor, nbytes, self._timeout_s, self._progress))
+
     # ---- buffers ----
 
     def supports_tensor_alloc(self, device) -> bool:
@@ -171,40 +371,3 @@ class ProcessGroup(Collectives, TorchMessages):
         """Leave the group once pending calls are done; called by `torch.distributed.destroy_process_group`."""
         self._progress.close(self._timeout_s)
         self._comm.close()
-
-
-def make(options, settings, kind: type[ProcessGroup] = ProcessGroup) -> ProcessGroup:
-    """Connect the ranks of a group. Called by `torch.distributed` on all of them.
-
-    Parameters
-    ----------
-    options : torch.distributed's _DistributedBackendOptions
-        Rank, size and store.
-    settings : dict or None
-        The program's ``pg_options``: fields of `shmring.config.Config`.
-    kind : type
-        The class of the group.
-    """
-    rank, size, store = options.group_rank, options.group_size, options.store
-    if settings is not None and not isinstance(settings, dict):
-        raise TypeError(f"pg_options={settings!r}: must be a dict of settings, such as {{'nslots': 4}}")
-    session = _session(store, rank, size, options.group_id)
-    timeout_s = seconds(options.timeout)
-    settings = {"timeout": timeout_s, **(settings or {})}
-    machines = nodes(store, rank, size, session, options.timeout)
-    kind.check_machines(len(machines))
-    comm: shmring.Communicator
-    if len(machines) > 1:
-        comm = join(machines, rank, session, store, timeout_s, settings)
-    else:
-        comm = shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=timeout_s, **settings)
-    return kind(comm, store, options.timeout)
-
-
-def _session(store, rank: int, size: int, group: str) -> str:
-    """A name that only the ranks of this group share; a new one each time a group is made with this store."""
-    turn = (store.add("shmring/arrived", 1) - 1) // size
-    key = f"shmring/session/{turn}"
-    if rank == 0:
-        store.set(key, f"torch.{group}.{secrets.token_hex(8)}")
-    return store.get(key).decode()

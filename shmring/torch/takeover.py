@@ -53,7 +53,7 @@ def _wrapped(helper: Callable) -> Callable:
             call.arguments.update(changes)
             return helper(*call.args, **call.kwargs)
 
-        from shmring.torch.gloo_groups import SeveralMachinesError
+        from shmring.torch.connect import SeveralMachinesError
 
         join = functools.partial(_join, make_with, asked["backend"], config)
         try:
@@ -69,11 +69,11 @@ def _wrapped(helper: Callable) -> Callable:
 
 def _join(make_with: Callable, asked: str, config: c10d.BackendConfig, options):
     """Make the group. All ranks of it call."""
+    from shmring.torch.connect import make
     from shmring.torch.gloo_groups import GlooGroup, MixedGroup
-    from shmring.torch.processgroup import make
 
     agree(options.store, options.group_rank, options.group_size, options.timeout)
-    group = make(options, None, GlooGroup)
+    group = make(options, None, GlooGroup, one_machine=True)
     others = {device: name for device, name in config.get_device_backend_map().items() if device != "cpu"}
     if not others or (":" not in asked and not torch.accelerator.is_available()):
         return group  # gloo by itself is for all devices, of which there are none but the processors

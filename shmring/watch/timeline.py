@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.engine.kinds import KINDS
+from shmring.engine.kinds import KINDS, explain
 from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
-from shmring.engine.signature import explain
 
 # `record_t` of engine/recording.pxd.
 RECORD = np.dtype(

@@ -1,6 +1,6 @@
 """Failures inside the steps of calls, in a build with injection points, which the first of these tests makes.
 
-    pytest tests/faults/test_fault_points.py            one case of every call, drawn by the seed, and every point once
+    pytest tests/faults/test_fault_points.py            a case of many calls, drawn by the seed, and every point once
     pytest tests/faults/test_fault_points.py --long     every point of every call x every way to fail x ...
 """
 
@@ -31,6 +31,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.stress
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_survivors_of_a_failure_inside_a_step_name_the_rank_and_continue(number, seed):
     play(draw(fault_points.MOMENTS, random.Random(f"{seed} inside"))[number])
@@ -61,10 +62,14 @@ def test_every_point_is_on_a_list():
     assert listed | set(fault_points.IN_TROUBLE) == fault_points.points_in_sources()
 
 
-@pytest.mark.parametrize(("call", "point"), [(call, point) for call in WHERE for point in WHERE[call].split()])
-def test_a_rank_is_killed_at_the_very_point(call, point):
-    found = play([Case(call, f"{point}@1", "SIGKILL", "sleeping", 1)], size=4)
-    assert all(in_place for *_, in_place in found), "it lived past the point"
+@pytest.mark.parametrize("call", WHERE)
+def test_a_rank_is_killed_at_the_very_point(call):
+    """One group of ranks serves three points: it has four ranks for the last of them."""
+    points = WHERE[call].split()
+    for some in (points[at : at + 3] for at in range(0, len(points), 3)):
+        cases = [Case(call, f"{point}@1", "SIGKILL", "sleeping", 1) for point in some]
+        found = play(cases, size=3 + len(cases))
+        assert all(in_place for *_, in_place in found), f"it lived past one of {some}"
 
 
 # ---- in trouble already ----------------------------------------------------------------------------------------------

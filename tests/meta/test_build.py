@@ -32,7 +32,7 @@ def test_a_changed_header_or_pxd_rebuilds_what_depends_on_it_and_nothing_else(bu
     assert {"shmring/kernel/kernels.h", "shmring/kernel/vectors.h"} <= behind("shmring/kernel/kernels_avx2.c")
     assert "shmring/kernel/kernels.h" not in behind("shmring/ring/spsc.pyx")
     assert {"shmring/_c/atomics.h", "shmring/ring/spsc.pxd"} <= behind("shmring/channels/sender.pyx")
-    assert "shmring/kernel/folds.h" in behind("shmring/engine/executor.pyx")    # by kernel/reduce.pxd
+    assert "shmring/kernel/folds.h" in behind("shmring/engine/compiled_plan.pyx")    # by kernel/reduce.pxd
     assert "shmring/capi/include/shmring/capi.h" in behind("shmring/capi/messages.pyx")
     assert not {name for name in behind("shmring/memory/header.pyx") if "/channels/" in name}
 

@@ -19,7 +19,7 @@ from shmring.config import Config
 
 SIZES = (2, 3, 4, 7)
 OPERATIONS = 120  # in a run
-SECONDS = 2.5
+SECONDS = 1.5
 
 
 def take_part(comm, seed, run, indices):

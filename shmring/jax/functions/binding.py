@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shmring.base.arguments import checked_rank
 from shmring.communicator import Communicator
 from shmring.dtypes import DTYPE_CODES, OPS, is_defined, op_code
 from shmring.errors import ClosedError
-from shmring.jax.functions.communicators import registered
+from shmring.jax.functions.handler import Registered, registered
 from shmring.jax.functions.operations import PRIMITIVES, TOKEN
-from shmring.jax.functions.registry import Registered
 
 Comm: TypeAlias = Communicator | str | None
 _Axis: TypeAlias = tuple[int, bool] | None
@@ -65,7 +65,7 @@ def apply(name: str, tree, comm: Comm, token, *, blocks: _Axis = None, joined: _
     """
     entry = registered(comm)
     if "root" in parameters:
-        parameters["root"] = check_rank(parameters["root"], entry, "root")
+        parameters["root"] = checked_rank(parameters["root"], entry.comm.size, "root")
     leaves, structure = jax.tree.flatten(tree)
     results = []
     for leaf in leaves:
@@ -108,13 +108,6 @@ def carrier(dtype) -> np.dtype:
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 8:
         return np.dtype(np.float32)
     return np.dtype(dtype)
-
-
-def check_rank(rank, entry: Registered, what: str) -> int:
-    found = operator.index(rank)
-    if not 0 <= found < entry.comm.size:
-        raise ValueError(f"{what}={rank}: must be a rank, from 0 to {entry.comm.size - 1}")
-    return found
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,10 @@
 XLA executes it in a thread of its own, without the GIL. The first buffer describes the call, a constant that
 `operations` writes. XLA has attributes for that, but jaxlib 0.6 aborts the process as it compiles some products of
 matrices before a custom call with attributes. A graph may come from another program, so nothing in it is trusted.
+
+A graph cannot hold a communicator, and an address in it could dangle: a graph may be executed after its communicator is
+gone, or in another process. So a graph has the number of a `Registered`, which each call looks up, or the name of a
+communicator if it is exported. Numbers are not used again.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
@@ -13,9 +17,12 @@ from libc.string cimport memcpy, memset
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_KIND_BROADCAST, SHMRING_KIND_EXSCAN, SHMRING_OPAQUE,
                            SHMRING_UINT8, shmring_api, shmring_call, shmring_comm, shmring_error, shmring_import,
                            shmring_message)
-from shmring.jax.functions.registry cimport acquire, release
+from shmring.engine.kinds cimport KIND, KIND_ALL_REDUCE_MANY, KIND_BARRIER, KIND_NONE, OF_ROOT
 
-from shmring.engine.kinds import COLLECTIVES
+import weakref
+
+from shmring.communicator import Communicator
+from shmring.launch.named import by_name, communicator
 
 cdef const shmring_api *api = shmring_import()
 
@@ -48,7 +55,7 @@ cdef extern from *:
     #include "shmring/capi.h"
 
     /* Kinds beside the collectives of engine/kinds.h. */
-    enum { SEND = 101, RECV, SENDRECV, PERMUTE, NKINDS };
+    enum { SEND = 101, RECV, SENDRECV, PERMUTE };
 
     static const int shmring_xla_codes[] = {
         [SHMRING_ERR_BAD_ARGUMENT] = XLA_FFI_Error_Code_INVALID_ARGUMENT,
@@ -92,7 +99,7 @@ cdef extern from *:
         [XLA_FFI_DataType_F8E8M0FNU] = {SHMRING_OPAQUE, 1},
     };
     """
-    enum: SEND, RECV, SENDRECV, PERMUTE, NKINDS, NDTYPES
+    enum: SEND, RECV, SENDRECV, PERMUTE, NDTYPES
     const int *xla_codes "shmring_xla_codes"
     ctypedef struct dtype_t "shmring_dtype_size":
         int dtype
@@ -104,28 +111,6 @@ cdef enum:
     BY_NAME = -1            # as the number of a communicator
     PERMUTE_TAG = 0x7fffffff
     NO_PEER = -2            # beside SHMRING_ANY_SOURCE, -1
-
-# What a kind has: an operand and a result, one block of it for each rank; a status; an operation; a result on the root
-# alone.
-cdef enum:
-    X = 1
-    OUT = 2
-    X_BLOCKS = 4
-    OUT_BLOCKS = 8
-    STATUS = 16
-    REDUCES = 32
-    AT_ROOT = 64
-    KNOWN = 128
-
-cdef int features[NKINDS]      # of kinds that do not exist: 0
-features[SEND] = X
-features[RECV] = OUT | STATUS
-features[SENDRECV] = X | OUT | STATUS
-features[PERMUTE] = X | OUT
-for _kind in COLLECTIVES.values():
-    features[_kind.code] = (KNOWN | (X | OUT) * (_kind.outputs != "none") | X_BLOCKS * _kind.blocks_in
-                            | OUT_BLOCKS * _kind.blocks_out | REDUCES * _kind.takes_op
-                            | AT_ROOT * (_kind.outputs == "root"))
 
 ctypedef struct array_t:
     void *data
@@ -144,6 +129,168 @@ ctypedef struct custom_call_t:
     # Buffers:
     array_t x, out
     int32_t *status
+
+
+# ---- what a kind of call has -----------------------------------------------------------------------------------------
+
+cdef inline bint is_collective(int64_t kind) noexcept nogil:
+    return KIND_NONE < kind < KIND_ALL_REDUCE_MANY
+
+
+cdef inline bint has_operand(int64_t kind) noexcept nogil:
+    return kind != KIND_BARRIER and kind != RECV
+
+
+cdef inline bint has_result(int64_t kind) noexcept nogil:
+    return kind != KIND_BARRIER and kind != SEND
+
+
+cdef inline bint has_status(int64_t kind) noexcept nogil:
+    return kind == RECV or kind == SENDRECV
+
+
+# ---- communicators of graphs -----------------------------------------------------------------------------------------
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <stdint.h>
+    #define MOST 4096
+    typedef struct {
+        int64_t number;     /* 0: free */
+        int64_t nholders;   /* the Registered object, and the calls that use the handle */
+        int is_dropped;     /* the object is gone: no new calls */
+        void *comm;
+    } shmring_slot;
+    static shmring_slot shmring_slots[MOST];
+    static pthread_mutex_t shmring_slots_lock = PTHREAD_MUTEX_INITIALIZER;
+    static void slots_lock(void) { pthread_mutex_lock(&shmring_slots_lock); }
+    static void slots_unlock(void) { pthread_mutex_unlock(&shmring_slots_lock); }
+    """
+    const int MOST
+    ctypedef struct slot_t "shmring_slot":
+        int64_t number
+        int64_t nholders
+        bint is_dropped
+        void *comm
+    slot_t *slots "shmring_slots"
+    void slots_lock() noexcept nogil      # for some instructions, and never with a call of Python in it
+    void slots_unlock() noexcept nogil
+
+cdef int64_t ngenerations = 0
+cdef dict named = {}        # keeps the entries of the communicators that have names
+cdef object entries = weakref.WeakValueDictionary()      # by id of the communicator
+
+
+cdef class Registered:
+    """A communicator that graphs may refer to, and which it keeps alive; graphs that were compiled keep it alive.
+
+    Its slot is freed by the last of this object and the calls in it, so a call has its handle to the end.
+    """
+
+    cdef readonly object comm
+    cdef readonly int64_t number
+    cdef object __weakref__
+
+    def __init__(self, comm):
+        cdef shmring_comm *handle = NULL
+        if api.comm_open(<void *> comm, &handle):
+            raise ValueError(api.last_error().text.decode("utf-8", "replace"))
+        self.number = enter(handle)
+        if not self.number:
+            api.comm_release(handle)
+            raise RuntimeError(f"more than {MOST} communicators are in use by compiled functions: use fewer, or "
+                               "jax.clear_caches()")
+        self.comm = comm
+
+    def __dealloc__(self):
+        drop(self.number)
+
+    def __repr__(self):
+        return self.comm.name
+
+
+cdef int64_t enter(shmring_comm *handle) noexcept:
+    """A number for the handle; 0 if there are too many."""
+    global ngenerations
+    cdef int i
+    cdef int64_t number = 0
+    slots_lock()
+    for i in range(MOST):
+        if slots[i].number == 0:
+            ngenerations += 1
+            number = ngenerations * MOST + i
+            slots[i].number = number
+            slots[i].nholders = 1
+            slots[i].is_dropped = False
+            slots[i].comm = handle
+            break
+    slots_unlock()
+    return number
+
+
+cdef void drop(int64_t number) noexcept:
+    """No new calls; the handle is released by the last call that uses it."""
+    if number:
+        slots_lock()
+        slots[number % MOST].is_dropped = True
+        slots_unlock()
+        release(number)
+
+
+cdef shmring_comm *acquire(int64_t number) noexcept nogil:
+    """The handle of that number, until `release`; NULL if there is none."""
+    cdef slot_t *slot
+    cdef shmring_comm *comm = NULL
+    if number < MOST:
+        return NULL
+    slot = &slots[number % MOST]
+    slots_lock()
+    if slot.number == number and not slot.is_dropped:
+        slot.nholders += 1
+        comm = <shmring_comm *> slot.comm
+    slots_unlock()
+    return comm
+
+
+cdef void release(int64_t number) noexcept nogil:
+    """Leave a handle that `acquire` has returned. The last to leave frees the slot."""
+    cdef slot_t *slot = &slots[number % MOST]
+    cdef shmring_comm *comm = NULL
+    slots_lock()
+    slot.nholders -= 1
+    if slot.nholders == 0:
+        comm = <shmring_comm *> slot.comm
+        slot.number = 0
+    slots_unlock()
+    if comm != NULL:
+        api.comm_release(comm)
+
+
+def registered(comm):
+    """The entry of a communicator, given as itself or by name; None: the default one."""
+    if isinstance(comm, Registered):
+        return comm
+    if isinstance(comm, Communicator):
+        return entries.get(id(comm)) or entries.setdefault(id(comm), Registered(comm))
+    name = comm or ""
+    if not isinstance(name, str):
+        raise TypeError(f"comm={comm!r}: must be a shmring.Communicator, its name, or None for the default one")
+    entry = named.get(name)
+    if entry is None or entry.comm is not by_name[name]:
+        entry = named[name] = registered(communicator(name))
+    return entry
+
+
+def name_of(entry):
+    """What an exported graph calls a communicator: its name, which all processes that execute the graph must know."""
+    for name, comm in by_name.items():
+        if comm is entry.comm:
+            return name
+    raise ValueError(
+        f"{entry!r} has no name, by which another process could find it: call "
+        "shmring.jax.set_communicator(comm, name) before jax.export"
+    )
 
 
 # ---- what XLA calls --------------------------------------------------------------------------------------------------
@@ -192,7 +339,7 @@ cdef XLA_FFI_Error *read_description(XLA_FFI_CallFrame *frame, const XLA_FFI_Buf
     for i in range(1, NNUMBERS):
         if numbers[i] != <int32_t> numbers[i]:
             return refuse(frame, b"a number in the description of the call is too large")
-    if not 0 < c.kind < NKINDS or features[c.kind] == 0:
+    if not (is_collective(c.kind) or SEND <= c.kind <= PERMUTE):
         return refuse(frame, b"this kind of call is not known to this release of shmring")
     if c.nname < 0 or rest < 0 or rest % 2:
         return refuse(frame, b"the description of the call has a wrong length")
@@ -205,7 +352,6 @@ cdef XLA_FFI_Error *read_description(XLA_FFI_CallFrame *frame, const XLA_FFI_Buf
 cdef XLA_FFI_Error *read_buffers(XLA_FFI_CallFrame *frame, custom_call_t *c) noexcept nogil:
     """Find description, operand and results. XLA's token comes first; one of shmring, a byte, last."""
     cdef XLA_FFI_Error *error
-    cdef int has
     cdef XLA_FFI_Buffer **args = frame.args.buffers
     cdef XLA_FFI_Buffer **rets = frame.rets.buffers
     cdef int64_t nargs = frame.args.size, nrets = frame.rets.size
@@ -219,16 +365,15 @@ cdef XLA_FFI_Error *read_buffers(XLA_FFI_CallFrame *frame, custom_call_t *c) noe
     if error != NULL:
         return error
     args, nargs = args + 1, nargs - 1
-    has = features[c.kind]
-    if has & X:
+    if has_operand(c.kind):
         if not nargs or not read_array(args[0], &c.x):
             return refuse(frame, b"the operand is missing, or of an unknown dtype")
         nargs -= 1
-    if has & OUT:
+    if has_result(c.kind):
         if not nrets or not read_array(rets[0], &c.out):
             return refuse(frame, b"the result is missing, or of an unknown dtype")
         rets, nrets = rets + 1, nrets - 1
-    if has & STATUS:
+    if has_status(c.kind):
         if not nrets or rets[0].rank != 1 or rets[0].dims[0] != 2:
             return refuse(frame, b"the status is missing")
         c.status = <int32_t *> rets[0].data
@@ -264,18 +409,19 @@ cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, custom_call_t *c, shmr
     """The buffers are those of this call on this communicator."""
     cdef char text[256]
     cdef int64_t nranks = api.comm_size(comm)
-    cdef int has = features[c.kind]
+    cdef bint blocks_in = is_collective(c.kind) and KIND[c.kind].blocks_in
+    cdef bint blocks_out = is_collective(c.kind) and KIND[c.kind].blocks_out
     cdef int64_t block
     if c.nranks != nranks:
         snprintf(text, sizeof(text), b"this graph was made for a communicator of %lld ranks; this one has %lld",
                  <long long> c.nranks, <long long> nranks)
         return refuse(frame, text)
-    if has & X and has & OUT:
-        block = c.x.count // nranks if has & X_BLOCKS else c.x.count
-        if (c.x.xla_dtype != c.out.xla_dtype or c.x.count != block * (nranks if has & X_BLOCKS else 1)
-                or c.out.count != block * (nranks if has & OUT_BLOCKS else 1)):
+    if has_operand(c.kind) and has_result(c.kind):
+        block = c.x.count // nranks if blocks_in else c.x.count
+        if (c.x.xla_dtype != c.out.xla_dtype or c.x.count != block * (nranks if blocks_in else 1)
+                or c.out.count != block * (nranks if blocks_out else 1)):
             return refuse(frame, b"the result does not fit the operand")
-    if has & REDUCES and c.x.is_opaque:
+    if is_collective(c.kind) and KIND[c.kind].takes_op and c.x.is_opaque:
         return refuse(frame, b"this dtype can be moved, but not reduced")
     return NULL
 
@@ -283,7 +429,6 @@ cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, custom_call_t *c, shmr
 cdef XLA_FFI_Error *look_up(XLA_FFI_CallFrame *frame, custom_call_t *c) noexcept with gil:
     """Find the communicator of that name (an exported graph)."""
     try:
-        from shmring.jax.functions.communicators import registered
         c.comm = registered(bytes([c.name[i] for i in range(c.nname)]).decode()).number
         return NULL
     except BaseException as error:
@@ -309,12 +454,12 @@ cdef int collect(custom_call_t *c, shmring_comm *comm) noexcept nogil:
     call.struct_size = sizeof(call)
     call.kind, call.dtype, call.op, call.root = kind, c.x.dtype, <int> c.op, <int> c.root
     call.x, call.out, call.timeout_ns = c.x.data, c.out.data, SHMRING_DEFAULT_TIMEOUT
-    call.count = c.x.count // c.nranks if features[kind] & X_BLOCKS else c.x.count
+    call.count = c.x.count // c.nranks if KIND[kind].blocks_in else c.x.count
     if kind == SHMRING_KIND_BROADCAST:
         if rank == call.root:
             memcpy(c.out.data, c.x.data, c.x.count * c.x.itemsize)
         call.x = c.out.data
-    elif (features[kind] & AT_ROOT and rank != call.root) or (kind == SHMRING_KIND_EXSCAN and rank == 0):
+    elif (KIND[kind].outputs == OF_ROOT and rank != call.root) or (kind == SHMRING_KIND_EXSCAN and rank == 0):
         clear(&c.out)
     return api.collective(comm, &call)
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import jax
 
-from shmring.jax.functions.binding import Comm, as_array, bind, check_rank
-from shmring.jax.functions.communicators import registered
+from shmring.base.arguments import checked_rank
+from shmring.jax.functions.binding import Comm, as_array, bind
+from shmring.jax.functions.handler import Registered, registered
 from shmring.jax.functions.operations import ANY
-from shmring.jax.functions.registry import Registered
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
 MOST_TAG = 2**31 - 2  # the one above is that of `permute`
@@ -48,7 +48,7 @@ def send(x, dst: int, tag: int = 0, *, comm: Comm = None, token=None):
     Raises as `all_reduce`, and `ValueError` for a wrong rank or tag.
     """
     entry = registered(comm)
-    results = bind("send", [as_array(x)], entry, token, dst=check_rank(dst, entry, "dst"), tag=_tag(tag))
+    results = bind("send", [as_array(x)], entry, token, dst=checked_rank(dst, entry.comm.size, "dst"), tag=_tag(tag))
     return results[-1] if token is not None else None
 
 
@@ -120,7 +120,7 @@ def sendrecv(
     """
     entry = registered(comm)
     results = bind(
-        "sendrecv", [as_array(x)], entry, token, dst=check_rank(dst, entry, "dst"), src=_source(src, entry),
+        "sendrecv", [as_array(x)], entry, token, dst=checked_rank(dst, entry.comm.size, "dst"), src=_source(src, entry),
         tag=_tag(tag), out_tag=_tag(out_tag, any_is_allowed=True),
     )  # fmt: skip
     return _with_status(results, status, token)
@@ -151,7 +151,7 @@ def barrier(*, comm: Comm = None, token=None):
 
 
 def _source(src, entry: Registered) -> int:
-    return ANY if operator.index(src) == ANY_SOURCE else check_rank(src, entry, "src")
+    return ANY if operator.index(src) == ANY_SOURCE else checked_rank(src, entry.comm.size, "src")
 
 
 def _tag(tag, any_is_allowed: bool = False) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shmring.jax.functions.binding import Comm, apply, check_rank
-from shmring.jax.functions.communicators import registered
+from shmring.base.arguments import checked_rank
+from shmring.jax.functions.binding import Comm, apply
+from shmring.jax.functions.handler import registered
 
 
 def all_gather(x, axis: int = 0, *, tiled: bool = False, comm: Comm = None, token=None):
@@ -148,7 +149,8 @@ def permute(x, pairs: Iterable[tuple[int, int]], *, comm: Comm = None, token=Non
     the pairs wait for each other. Transpose: the same with each pair reversed.
     """
     entry = registered(comm)
-    found = tuple((check_rank(s, entry, "source"), check_rank(d, entry, "destination")) for s, d in pairs)
+    size = entry.comm.size
+    found = tuple((checked_rank(s, size, "source"), checked_rank(d, size, "destination")) for s, d in pairs)
     for place, what in enumerate(("source", "destination")):
         if len({pair[place] for pair in found}) < len(found):
             raise ValueError(f"pairs={found}: a rank is more than once a {what}")

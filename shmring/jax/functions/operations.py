@@ -30,9 +30,7 @@ from jax.interpreters import ad, batching
 
 from shmring.dtypes import OP_CODES
 from shmring.engine.kinds import COLLECTIVES
-from shmring.jax.functions.communicators import name_of
-from shmring.jax.functions.handler import capsule
-from shmring.jax.functions.registry import Registered
+from shmring.jax.functions.handler import Registered, capsule, name_of
 
 TARGET = "shmring"
 TOKEN = core.ShapedArray((1,), np.dtype(np.uint8))

@@ -193,6 +193,14 @@ def test_a_full_channel_says_how_full_it_is():
             sender.send(bytes(500), 0)
 
 
+@pytest.mark.parametrize("what", [{"a": 1}, [1, 2], None, 3, "text"])
+@pytest.mark.parametrize("make", [shmring.channel, lambda: shmring.broadcast_channel(2)])
+def test_sending_what_is_neither_bytes_nor_an_array_names_send_object(make, what):
+    sender, _receiver = make()
+    with pytest.raises(TypeError, match="send_object"):
+        sender.send(what)
+
+
 def test_a_sender_shows_how_full_its_channel_is():
     sender, _receiver = shmring.channel(1 << 10)
     sender.send(bytes(500))

@@ -108,6 +108,15 @@ def test_an_exception_in_a_callable_is_of_its_own_rank_and_all_remain_in_step(co
     assert results[2] == [3, 3, None, 3, 3]
 
 
+@on_ranks(2, 3)
+def test_a_function_reduces_blocks_of_different_sizes(comm):
+    counts = [2 * rank for rank in range(comm.size)]
+    xs = [np.arange(3.0 * sum(counts)).reshape(-1, 3) * 3**rank for rank in range(comm.size)]
+    end = sum(counts[: comm.rank + 1])
+    found = comm.reduce_scatter(xs[comm.rank], counts=counts, op=affine)
+    assert same_bits(found, fold(affine, xs)[end - counts[comm.rank] : end])
+
+
 @on_ranks(2)
 def test_results_unlike_the_operands_and_other_ufuncs_are_refused(comm):
     x = np.ones(4, np.float32)

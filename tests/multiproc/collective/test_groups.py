@@ -186,9 +186,9 @@ def test_a_rank_that_never_calls_is_named_and_the_parent_works_on(comm):
         return
     others = comm.subgroup(range(last))
     missing = set()
-    while missing != {(last,)}:     # once more if one of the others came a second late
+    while missing != {(last,)}:     # once more if one of the others came late
         with pytest.raises(RendezvousTimeoutError, match=f"{last}\\] of the ranks .* same order") as caught:
-            comm.dup(rendezvous_timeout=1.0)
+            comm.dup(rendezvous_timeout=0.3)
         missing = set(others.all_gather_object(caught.value.missing))
         assert all(late[-1] == last for late in missing)
     comm.barrier()      # nothing was lost

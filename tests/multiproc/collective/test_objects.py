@@ -2,6 +2,7 @@
 
 import os
 import threading
+from itertools import product
 
 import numpy as np
 import pytest
@@ -189,11 +190,10 @@ class Unpicklable:
         raise LookupError("keep me here")
 
 
-@pytest.mark.parametrize("call", CALLS)
 @on_ranks(*GROUPS)
-def test_what_one_rank_cannot_pickle_is_an_error_on_all_and_they_stay_in_step(comm, call):
+def test_what_one_rank_cannot_pickle_is_an_error_on_all_and_they_stay_in_step(comm):
     bad = comm.size - 1
-    for obj in (Unpicklable(), {"a": np.zeros(1_000_000), "b": Unpicklable()}, threading.Lock()):
+    for call, obj in product(CALLS, (Unpicklable(), {"a": np.zeros(1_000_000), "b": Unpicklable()}, threading.Lock())):
         with pytest.raises(ObjectError, match=f"rank {bad} cannot pickle") as caught:
             call_by_name(comm, call, obj if comm.rank == bad else thing(0, 0, 500_000), root=bad)
         assert caught.value.rank == bad
@@ -217,21 +217,21 @@ class Homesick:
         return refuse_elsewhere, (os.getpid(),)
 
 
-@pytest.mark.parametrize("call", CALLS)
 @on_ranks(*GROUPS)
-def test_what_a_receiver_cannot_unpickle_is_its_own_error_and_all_stay_in_step(comm, call):
+def test_what_a_receiver_cannot_unpickle_is_its_own_error_and_all_stay_in_step(comm):
     bad = comm.size - 1
-    receives = {"broadcast": comm.rank != bad, "scatter": comm.rank != bad, "gather": comm.rank == 0}
     obj = Homesick() if comm.rank == bad else 1
-    root = 0 if call == "gather" else bad
-    if receives.get(call, comm.rank != bad):
-        with pytest.raises(ObjectError, match=f"cannot unpickle what rank {bad} sent: LookupError: not to") as caught:
+    sent = f"cannot unpickle what rank {bad} sent: LookupError: not to"
+    for call in CALLS:
+        root = 0 if call == "gather" else bad
+        if comm.rank == root if call == "gather" else comm.rank != bad:
+            with pytest.raises(ObjectError, match=sent) as caught:
+                call_by_name(comm, call, obj, root)
+            assert caught.value.rank == bad
+            assert isinstance(caught.value.__cause__, LookupError)
+        else:
             call_by_name(comm, call, obj, root)
-        assert caught.value.rank == bad
-        assert isinstance(caught.value.__cause__, LookupError)
-    else:
-        call_by_name(comm, call, obj, root)
-    assert comm.all_gather_object(comm.rank) == list(range(comm.size))
+        assert comm.all_gather_object(comm.rank) == list(range(comm.size))
 
 
 @on_ranks(*GROUPS, init={"allow_pickle": False})
@@ -264,28 +264,33 @@ def test_bad_arguments_leave_the_communicator_in_step(comm):
     assert comm.all_gather_object(comm.rank) == list(range(comm.size))
 
 
-def disagree(comm, way):
-    odd = comm.rank == comm.size - 1
-    with pytest.raises((MismatchError, AbortedError)) as caught:
-        if way == "call":
-            comm.all_gather_object(1) if odd else comm.gather_object(1)
-        elif way == "root":
-            comm.gather_object(1, root=int(odd))
-        elif way == "array":
-            comm.all_gather(np.zeros(OBJECT_HEADER_NBYTES, np.uint8)) if odd else comm.all_gather_object(1)
-            comm.barrier()
-        elif way == "other":
-            comm.barrier() if odd else comm.broadcast_object(1)
-            comm.barrier()
-        comm.barrier()
-    assert comm.is_broken
-    return type(caught.value)
+WAYS = {
+    "call": lambda comm, odd: comm.all_gather_object(1) if odd else comm.gather_object(1),
+    "root": lambda comm, odd: comm.gather_object(1, root=int(odd)),
+    "array": lambda comm, odd: (
+        comm.all_gather(np.zeros(OBJECT_HEADER_NBYTES, np.uint8)) if odd else comm.all_gather_object(1)
+    ),
+    "other": lambda comm, odd: comm.barrier() if odd else comm.broadcast_object(1),
+}
 
 
-@pytest.mark.parametrize("way", ["call", "root", "array", "other"])
+def disagree(comm):
+    found = {}
+    for way, call in WAYS.items():
+        with comm.dup() as group:
+            with pytest.raises((MismatchError, AbortedError)) as caught:
+                call(group, comm.rank == comm.size - 1)
+                group.barrier()
+                group.barrier()
+            assert group.is_broken
+            found[way] = type(caught.value)
+    return found
+
+
 @pytest.mark.parametrize("n", GROUPS)
-def test_ranks_that_disagree_about_the_call_get_errors_and_no_objects(n, way):
-    assert MismatchError in run_ranks(n, disagree, way)
+def test_ranks_that_disagree_about_the_call_get_errors_and_no_objects(n):
+    by_rank = run_ranks(n, disagree)
+    assert all(MismatchError in [found[way] for found in by_rank] for way in WAYS)
 
 
 @on_ranks(3)

@@ -44,6 +44,7 @@ def loop_for_ever(comm, count):
         comm.all_reduce(x, op="max")
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("count", "threads"), [(SMALL, 1), (LARGE, 1), (LARGE // 32, 3), (LARGE, 3)])
 @pytest.mark.parametrize("n", GROUPS)
 def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count, threads):
@@ -121,6 +122,7 @@ def stay_behind(comm, count):
         raise
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("count", "threads"), [(SMALL, 1), (LARGE, 1), (LARGE, 3)])
 @pytest.mark.parametrize("n", GROUPS)
 def test_a_late_rank_is_named_with_what_it_is_in(n, count, threads):

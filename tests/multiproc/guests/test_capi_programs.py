@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "capi"
 def test_the_example_of_the_page_is_built_and_runs(tmp_path):
     compiler("C11")
     (document,) = [block for block in blocks("c") if block.page.endswith("embedding.md")]
-    assert document.code == (EXAMPLE / "heat.c").read_text()
+    assert document.code in (EXAMPLE / "heat.c").read_text()
     for name in ("heat.c", "setup.py", "run.py"):
         shutil.copy(EXAMPLE / name, tmp_path)
     env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1]), "CFLAGS": "-O0 -Wall -Werror"}

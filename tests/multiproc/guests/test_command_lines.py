@@ -40,6 +40,7 @@ RUN = {
     r"shmring bench .*--plot": Way(BENCH.replace("--sizes 8", "--sizes 8,16"), "matplotlib"),
     r"shmring bench --channels": Way("--cycles 1 --slice 1 --op message --sizes 8 --peers none"),
     r"shmring bench": Way(BENCH),
+    r"shmring top": Way("--once"),
     r"shmring run --jax -n 4 script": Way("", "jax", "jax"),
     r".*bench_(torch|inference)\.py": Way("--help", "torch", "torch"),
     r".*bench_nodes\.py.*--wire gloo": Way("--cycles 1 --sizes 4", "torch", "torch"),
@@ -67,6 +68,7 @@ RUN = {
 NOT_HERE = {
     ".ci/run": r"pip install|python3 -m venv|ruff |sphinx-build|python setup\.py|\.ci/run",
     ".ci/run, or all tests": r"(python -m )?pytest( -m \w+| tests/unit| bench --benchmark-disable)?$",
+    "tests/multiproc/watch": r"shmring dump",
     "tests/hostile": r"python tests/hostile/attack\.py (states|all)",
     "test_documents.py": r"shmring (trace|selftest|demo|run -n 4 (train|-m|--tag))|SHMRING_(DUMP_SIGNAL|TRACE)=",
     "test_examples.py and those of frameworks": r"python examples/|.*shmring run .* examples/",

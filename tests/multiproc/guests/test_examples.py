@@ -10,11 +10,11 @@ from support.programs import run_in_launcher, run_python
 EXAMPLES = ROOT / "examples"
 
 
-# By name: how it is run, with which numbers of ranks or processes, and what it prints then.
+# By name: how it is run, with which numbers of ranks or processes (all but the first with --long), what it prints then.
 LAUNCHED, ALONE = (lambda path, n: run_in_launcher(n, path)), (lambda path, n: run_python(path, str(n)))
 TABLE = {
     "hello_all_reduce.py": (
-        LAUNCHED, (1, 2, 4), lambda n: [f"1 + ... + {n} = [{n * (n + 1) / 2:g}.", f"{n} ranks met"],
+        LAUNCHED, (2, 1, 4), lambda n: [f"1 + ... + {n} = [{n * (n + 1) / 2:g}.", f"{n} ranks met"],
     ),
     "spawn_sum.py": (ALONE, (4,), lambda n: ["= 49999995000000 on each of 4 ranks"]),
     "objects.py": (
@@ -24,26 +24,28 @@ TABLE = {
     "groups.py": (
         LAUNCHED, (2, 4), lambda n: [f"even ranks: {sum(range(0, n, 2))}, odd ranks: {sum(range(1, n, 2))}"],
     ),
-    "shrink_and_go_on.py": (ALONE, (2, 4), lambda n: [f"rank {n - 1} died", f"{n - 1} ranks went on"]),
-    "pipeline.py": (LAUNCHED, (1, 2, 4), lambda n: [f"8 batches went through {n} stages"]),
+    "shrink_and_go_on.py": (ALONE, (4, 2), lambda n: [f"rank {n - 1} died", f"{n - 1} ranks went on"]),
+    "pipeline.py": (LAUNCHED, (2, 1, 4), lambda n: [f"8 batches went through {n} stages"]),
     "shared_arrays.py": (
         LAUNCHED, (2, 4), lambda n: [f"{n} ranks summed 4000000 bytes each: {n * (n + 1) / 2:g} everywhere"],
     ),
     "overlap.py": (
         LAUNCHED, (2, 4), lambda n: [f"6 gradients of 200000 elements summed in the background over {n} ranks"],
     ),
-    "persistent_plan.py": (LAUNCHED, (1, 2, 4), lambda n: ["after 200 calls of one plan", "all_gather"]),
+    "persistent_plan.py": (LAUNCHED, (2, 1, 4), lambda n: ["after 200 calls of one plan", "all_gather"]),
     "variable_counts.py": (
-        LAUNCHED, (1, 2, 4), lambda n: [f"rows from each rank: {list(range(1, n + 1))}", f"{10 * n} words came"],
+        LAUNCHED, (2, 1, 4), lambda n: [f"rows from each rank: {list(range(1, n + 1))}", f"{10 * n} words came"],
     ),
     "actors_and_learner.py": (
-        ALONE, (1, 3), lambda n: [f"{4000 * n} steps of {n} actors, the best arm is 2"],
+        ALONE, (3, 1), lambda n: [f"{4000 * n} steps of {n} actors, the best arm is 2"],
     ),
 }  # fmt: skip
 
 
-@pytest.mark.sample(len(TABLE))
-@pytest.mark.parametrize(("name", "n"), [(name, n) for name, (_, numbers, _) in TABLE.items() for n in numbers])
+@pytest.mark.parametrize(("name", "n"), [
+    pytest.param(name, n, marks=pytest.mark.long if n != numbers[0] else ())
+    for name, (_, numbers, _) in TABLE.items() for n in numbers
+])  # fmt: skip
 def test_an_example_prints_what_it_has_done(name, n):
     run, _, printed = TABLE[name]
     output = run(EXAMPLES / name, n)

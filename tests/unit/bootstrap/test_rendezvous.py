@@ -8,9 +8,8 @@ import time
 
 import pytest
 from support.children import in_child, status_of
-from support.harness import PATIENCE, report, run_processes, start_processes
+from support.harness import PATIENCE, is_stopped, report, run_processes, start_processes
 from support.on_ranks import on_processes
-from support.waits import is_stopped
 
 import shmring
 from shmring.bootstrap import rendezvous as rendezvous_module
@@ -98,8 +97,8 @@ def test_all_ranks_see_what_all_prepared_and_no_name_is_left(session, size):
     assert len({tuple(nonces) for _, _, nonces in results}) == 1
 
 
-def test_ranks_may_come_seconds_apart_in_any_order(session):
-    plans = [{"rank": r, "session": session, "size": 3, "late_s": late} for r, late in ((2, 0.0), (0, 0.7), (1, 1.5))]
+def test_ranks_may_come_long_after_one_another_in_any_order(session):
+    plans = [{"rank": r, "session": session, "size": 3, "late_s": late} for r, late in ((2, 0.0), (0, 0.2), (1, 0.4))]
     assert all(outcome.ok and outcome.result[1] == [] for outcome in come(plans))
 
 
@@ -366,12 +365,12 @@ def test_ctrl_c_while_waiting_leaves_nothing(session):
 
 
 def attend_soon(rank, session, size):
-    return attend(rank, session, size, timeout=1.0)
+    return attend(rank, session, size, timeout=0.4)
 
 
 def test_whenever_a_rank_is_killed_the_others_come_to_an_end_and_the_next_rendezvous_is_whole(session, seed, long_run):
     chance = random.Random(seed)
-    for _ in range(300 if long_run else 12):
+    for _ in range(300 if long_run else 8):
         gang = start_processes(3, attend_soon, session, 3)
         victim = chance.randrange(3)
         time.sleep(chance.uniform(0, 0.02))
@@ -422,7 +421,7 @@ def test_of_two_processes_that_claim_one_rank_one_gets_an_error_and_the_others_c
 def test_ranks_that_disagree_all_get_the_values_of_each(session, change, message):
     plans = plans_for(session, 3, linger_s=60 * PATIENCE)
     plans[1] |= change
-    plans[2]["late_s"] = 0.5
+    plans[2]["late_s"] = 0.1
     outcomes = come(plans)
     for outcome in outcomes:
         assert type(outcome.error) is RendezvousError, outcome
@@ -516,7 +515,7 @@ def attend_with_fault(rank, session, fail_at):
 
     syscalls.fault = fault if rank == 1 else None
     try:
-        attend(rank, session, 2, timeout=0.3)
+        attend(rank, session, 2, timeout=0.1)
     except (RendezvousError, PeerLostError):
         return "left alone", left <= 0
     except SegmentError as error:

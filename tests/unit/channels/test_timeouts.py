@@ -146,11 +146,11 @@ def test_a_call_waits_as_long_as_its_timeout(make, call, timeout):
 @pytest.mark.parametrize("timeout", [None, float("inf"), 2**70, 1e300])
 def test_a_queue_is_waited_for_without_a_limit(timeout):
     items = shmring.Queue(1)
-    with beside(lambda: (time.sleep(0.05), items.put(1))):
+    with beside(lambda: (time.sleep(0.01), items.put(1))):
         assert items.get(timeout=timeout) == 1
 
 
-LONG = bytes(16 << 20)
+LONG = bytes(4 << 20)
 INTO = bytearray(len(LONG))
 
 

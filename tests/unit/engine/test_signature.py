@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 import shmring
-from shmring.engine.signature import check_size, explain
+from shmring.engine.kinds import check_size, explain
 
 MAX_RANKS = 16383  # one less than the 14 bits of root + 1 count
 

@@ -388,7 +388,7 @@ def test_a_newborn_taken_for_stale_starts_again(name):
 
 def test_of_many_that_want_one_stale_name_exactly_one_gets_it(name, monkeypatch):
     monkeypatch.setattr(names, "NAME_PATIENCE_S", 60 * PATIENCE)  # a process that has the lock is late, and not stopped
-    for _ in range(20):
+    for _ in range(8):
         leave_stale(name, 8192)
         gates = [os.pipe(), os.pipe()]  # read from: opens when the test closes its end
 

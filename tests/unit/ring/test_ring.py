@@ -699,8 +699,8 @@ def check_sequence(memory, count, seed):
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("nslots", "count"), [(1, 4_000), (2, 8_000), (8, 20_000)])
-@pytest.mark.parametrize("start", [0, LAST - 3_000])
+@pytest.mark.parametrize(("nslots", "count"), [(1, 2_000), (2, 4_000), (8, 10_000)])
+@pytest.mark.parametrize("start", [0, LAST - 1_500])
 def test_two_processes_see_the_exact_sequence(nslots, count, start, seed):
     memory = shared(nslots, 72, start)
     child = in_child(produce_sequence, memory, count, seed)
