@@ -72,6 +72,7 @@ cdef class Mailbox:
 
     cdef int post(self, int kind, uint64_t number=*, int tag=*, uint64_t nbytes=*, int code=*, content=*) except -1
     cdef int flush(self, object left_s) except -1
+    cdef bint await_first(self, object left_s) except -1
     cdef list take_credit(self)
     cdef bint has_room_for(self, uint64_t number)
     cdef int note_read(self) except -1

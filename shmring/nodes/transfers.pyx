@@ -118,7 +118,8 @@ cdef class Mailbox:
         cdef list found = []
         self.ncredited += NCREDITED
         for _ in range(NCREDITED):
-            self.wire.wait(self.kept.popleft()[0], self.peer)
+            if not self.await_first(None):      # this rank leaves, and another thread has waited for them
+                break
         while self.without_room and self.has_room_for(self.without_room[0][0]):
             found.append(self.without_room.popleft()[1])
         return found
@@ -128,9 +129,17 @@ cdef class Mailbox:
 
     cdef int flush(self, object left_s) except -1:
         """Wait until the peer has received all envelopes."""
-        while self.kept:
-            self.wire.wait(self.kept.popleft()[0], self.peer, left_s)
+        while self.await_first(left_s):
             self.is_read = True
+
+    cdef bint await_first(self, object left_s) except -1:
+        """Wait until the oldest envelope that is kept has left; False if none is."""
+        try:
+            work, _envelope = self.kept.popleft()
+        except IndexError:
+            return False
+        self.wire.wait(work, self.peer, left_s)
+        return True
 
 
 # ---- the wire's own collectives --------------------------------------------------------------------------------------
