@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from shmring.channels.fan_in import FanInReceiver
-from shmring.channels.format import WHEN_FULL
-from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
+from shmring.channels.memory import WHEN_FULL, ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
 from shmring.channels.multi_ring import create_broadcast, create_fan_in
 from shmring.channels.receiver import Receiver
-from shmring.channels.record_receiver import RecordReceiver
-from shmring.channels.record_sender import RecordSender
+from shmring.channels.records import RecordReceiver, RecordSender
 from shmring.channels.sender import Sender
 
 _MIB = 1 << 20
@@ -153,7 +151,7 @@ def fan_in(
     require_one_of("when_full", when_full, WHEN_FULL)
     rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, allows_pickle(allow_pickle))
     sender = Sender if kind is None else RecordSender
-    return [sender(rings.ring(i), "sender") for i in range(nsenders)], FanInReceiver(rings)
+    return [sender(ring, "sender") for ring in rings], FanInReceiver(rings)
 
 
 def broadcast_channel(

@@ -18,9 +18,9 @@ import numpy as np
 from shmring._c.atomics cimport load_relaxed_u64
 from shmring.arrays.lease cimport make_lease
 from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
-from shmring.channels.format cimport DROPS_OLDEST, WAITS
 from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, encode, encode_pickled, is_array_shape,
                                              is_partly_sent, message_t, pickle_object, start_stream, word_and_meta)
+from shmring.channels.ring_ends cimport DROPS_OLDEST, WAITS
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
 from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
                                    longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
@@ -515,7 +515,7 @@ cdef class Sender(RingSender):
         """
         cdef uint64_t nbytes, before
         count = int_or_none(count)
-        self.require_lease("reserved")
+        self.require_lease()
         cdef Lease lease = self.lease
         shape = lease.shape
         if count is not None and not shape:

@@ -11,7 +11,7 @@ from shmring.base.timeouts import deadline_after
 from shmring.channels.fan_in import FanInReceiver
 from shmring.channels.queue import Queue
 from shmring.channels.receiver import Receiver
-from shmring.channels.record_receiver import RecordReceiver
+from shmring.channels.records import RecordReceiver
 
 LONGEST_SLEEP_S = 86400.0  # of one poll, which counts milliseconds in 32 bits
 
