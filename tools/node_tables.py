@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmring.nodes.plan.cost import Network, choose, cost
+from shmring.nodes.plan.call import Network, choose, cost
 from shmring.nodes.plan.layout import Layout
 
 VARIANTS = (("gather", False), ("direct", False), ("gather", True), ("direct", True))

@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from shmring.plan.choose import BUILDERS, ROOTED
+from shmring.plan.choose import BUILDERS, ROOTED, build_plan, schedules
 from shmring.plan.cost import Cost, cost, dependent_syncs, total
-from shmring.plan.limits import LINE, Limits
+from shmring.plan.hierarchy import Hierarchy
+from shmring.plan.limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from shmring.plan.steps import Plan
-from shmring.plan.thread_shares import seconds, split_limit
+from shmring.plan.thread_shares import SHARE_LIMITS, cut, split_limit, waking
 
 SIZES = (2, 4, 8, 64, 1024)
 VECTORS = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"})
+
+
+def choose(
+    kind: str,
+    rank: int,
+    size: int,
+    nbytes: int | Sequence,
+    itemsize: int = 1,
+    *,
+    root: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    costs: Costs = DEFAULT_COSTS,
+    shared_arrays: bool = False,
+    in_place: bool = False,
+    hierarchy: Hierarchy | None = None,
+    wide: int = 1,
+) -> Plan:
+    """The plan of one rank that a communicator begins with; arguments as `schedules`.
+
+    ``shared_arrays``: all buffers are in shared arrays, which every rank has mapped; then an all_to_all in place is
+    staged, as it would overwrite blocks that other ranks still read.
+    """
+    name = schedules(kind, size, nbytes, limits, costs, hierarchy, wide)[0]
+    if shared_arrays and (kind, "zero_copy") in BUILDERS and not (kind == "all_to_all" and in_place):
+        name = "zero_copy"
+    return build_plan(kind, name, rank, size, nbytes, itemsize, root, limits, costs, hierarchy, wide)
+
+
+def seconds(kind: str, size: int, nbytes: int, threads: int, costs: Costs = DEFAULT_COSTS) -> float:
+    """Predicted seconds of a large collective, if memory bandwidth grows with the number of threads.
+
+    The sum of its bytes at the speed of one thread, the exposed synchronisations, and the time to wake the helpers.
+    """
+    shares = cut(kind, size, nbytes, threads, 0)
+    part = nbytes if shares is None else shares.nbytes
+    limits = Limits() if shares is None else SHARE_LIMITS
+    plans = [choose(kind, rank, size, part, limits=limits) for rank in range(size)]
+    touched = max(cost(plan).touched_nbytes for plan in plans)
+    exposed = (2 if plans[0].algorithm in ("two_shot", "sliced") else 1) * costs.latency
+    return touched / costs.bytes_per_second + exposed + waking(threads, costs)
 
 
 class Formula(NamedTuple):

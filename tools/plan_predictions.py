@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from plan_costs import choose
 from plan_times import MACHINES, MachineModel, predict
 
-from shmring.plan.choose import choose
 from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_LIMITS, Costs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from plan_costs import cost_table, crossing_table, threads_table
+from plan_costs import choose, cost_table, crossing_table, threads_table
 from plan_predictions import SIZES, plot, predictions, table
 
-from shmring.plan.choose import KINDS, choose
+from shmring.plan.choose import KINDS
 from shmring.plan.cost import cost
 from shmring.plan.limits import Limits
 

@@ -1,15 +1,21 @@
-# Handles of communicators, and how a call without the GIL enters and leaves.
+# What each function of the table begins and ends with (capi/handles.pyx).
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from shmring.arrays.array_view cimport array_t
+from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, shmring_error
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
 from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.sync.liveness cimport fork_generation
 
+cdef extern from "Python.h" nogil:
+    bint Py_IsInitialized()        # a child of a C program that forked may have no interpreter that works
+
 cdef enum:
     MOST_KNOWN = 256       # as many as the engine keeps
     NPLACES = 512          # a power of two
+    LEAST_TIMEOUT = -2     # what `checked_timeout` returns for one that is none
 
 # A plan that this handle has used, by signature.
 ctypedef struct known_t:
@@ -31,6 +37,17 @@ ctypedef struct comm_t:
     int nknown
     known_t known[NPLACES]         # loaded by the thread with the turn, stored with the GIL, too
 
+
+# Errors: each stores that of this thread, and returns its code.
+cdef int fail(int code, const char *name, int rank, const char *text) noexcept nogil
+cdef int fail_with(object error) noexcept
+cdef int refuse(str text) noexcept
+cdef int refuse_null(const char *what) noexcept nogil
+cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil
+cdef const shmring_error *last_error() noexcept nogil
+
+# Arguments: 0, or the code of the error.
+cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) noexcept nogil
 
 cdef comm_t *open_comm(object owner) except NULL
 cdef void hold(comm_t *h) noexcept
@@ -57,3 +74,10 @@ cdef inline int enter(comm_t *h) noexcept nogil:
         if code:
             return code
     return 0 if (<Engine> h.engine).enter_free() else refuse_entry(h)
+
+
+cdef inline int64_t checked_timeout(int64_t timeout_ns, int64_t default_ns) noexcept nogil:
+    """The timeout as the engine has it, or LEAST_TIMEOUT if there is no such timeout."""
+    if timeout_ns == SHMRING_DEFAULT_TIMEOUT:
+        return default_ns
+    return max(timeout_ns, <int64_t> LEAST_TIMEOUT)      # NO_LIMIT is SHMRING_NO_TIMEOUT

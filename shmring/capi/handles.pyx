@@ -1,16 +1,154 @@
-"""Handles of communicators: their life, the errors of entering, the plans they have used."""
+"""What each function of the table begins and ends with: the handle of a communicator, its arguments, the error.
+
+The error of each thread is that of its last call that failed. A handle knows the plans that it has used.
+"""
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport strdup
+from libc.string cimport memcpy, strdup, strlen, strncpy
 
+from shmring.arrays.array_view cimport array_t
 from shmring.base.hashing cimport spread
-from shmring.capi.last_error cimport fail, fail_with, refuse_null
-from shmring.capi cimport SHMRING_ERR_CLOSED
+from shmring.capi cimport *
 from shmring.communicator cimport Communicator
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
+
+from shmring.dtypes import DTYPES
+from shmring.errors import (
+    AbortedError,
+    ClosedError,
+    CollectiveTimeoutError,
+    MessageTimeoutError,
+    MessageTooLongError,
+    MismatchError,
+    PeerLostError,
+    RendezvousTimeoutError,
+)
+
+cdef enum:
+    MOST_DTYPES = 16
+
+cdef int64_t MOST_NBYTES = <int64_t> 1 << 48      # of one block: no product of sizes overflows
+cdef int ITEMSIZES[MOST_DTYPES]
+cdef int NDTYPES = len(DTYPES)
+for _code in range(NDTYPES):
+    ITEMSIZES[_code] = DTYPES[_code].itemsize
+
+
+# ---- the last error of each thread -----------------------------------------------------------------------------------
+
+cdef extern from *:
+    """
+    #define SHMRING_ERROR_NBYTES 1024
+    #define SHMRING_NAME_NBYTES 64
+    static _Thread_local shmring_error shmring_last = {0, -1, "", ""};
+    static _Thread_local char shmring_last_text[SHMRING_ERROR_NBYTES];
+    static _Thread_local char shmring_last_name[SHMRING_NAME_NBYTES];
+    """
+    const size_t SHMRING_ERROR_NBYTES
+    const size_t SHMRING_NAME_NBYTES
+    shmring_error shmring_last
+    char *shmring_last_text
+    char *shmring_last_name
+
+cdef extern from "Python.h":
+    void PyErr_SetInterrupt()
+
+# In this order: some are derived from others.
+cdef tuple CODES = (
+    (ClosedError, SHMRING_ERR_CLOSED),
+    (PeerLostError, SHMRING_ERR_PEER_LOST),
+    ((CollectiveTimeoutError, RendezvousTimeoutError), SHMRING_ERR_TIMEOUT),
+    (MismatchError, SHMRING_ERR_MISMATCH),
+    ((AbortedError, KeyboardInterrupt), SHMRING_ERR_ABORTED),
+    (MessageTimeoutError, SHMRING_ERR_MESSAGE_TIMEOUT),
+    (MessageTooLongError, SHMRING_ERR_MESSAGE_TOO_LONG),
+    (MemoryError, SHMRING_ERR_OUT_OF_MEMORY),
+    ((TypeError, ValueError, RuntimeError), SHMRING_ERR_BAD_ARGUMENT),
+)
+
+
+cdef int fail(int code, const char *name, int rank, const char *text) noexcept nogil:
+    """Store the error of this thread, which Python raises as a class of that name; return its code. A text that is too
+    long is cut."""
+    cdef size_t nbytes = min(strlen(text), SHMRING_ERROR_NBYTES - 1)
+    while nbytes == SHMRING_ERROR_NBYTES - 1 and (text[nbytes] & 0xC0) == 0x80:      # in the middle of a character
+        nbytes -= 1
+        if (text[nbytes] & 0xC0) != 0x80:
+            break
+    memcpy(shmring_last_text, text, nbytes)
+    shmring_last_text[nbytes] = 0
+    shmring_last.code = code
+    shmring_last.rank = rank
+    shmring_last.text = shmring_last_text
+    strncpy(shmring_last_name, name, SHMRING_NAME_NBYTES - 1)      # its last byte stays 0
+    shmring_last.name = shmring_last_name
+    return code
+
+
+cdef int fail_with(object error) noexcept:
+    """Store an exception as the error of this thread; return its code."""
+    cdef int code = SHMRING_ERR_INTERNAL, rank = -1
+    try:
+        for types, number in CODES:
+            if isinstance(error, types):
+                code = number
+                break
+        text, name = str(error), type(error).__name__
+        if isinstance(error, KeyboardInterrupt):
+            PyErr_SetInterrupt()      # C code cannot raise it: Python's handler runs again, once this call has returned
+        if isinstance(error, MessageTooLongError):
+            rank = error.source
+        else:
+            ranks = getattr(error, "late", None) or getattr(error, "missing", None)
+            rank = ranks[0] if ranks else getattr(error, "rank", -1)
+        return fail(code, name.encode("utf-8", "replace"), rank, text.encode("utf-8", "replace"))
+    except BaseException:
+        return fail(code, b"Exception", rank, b"an exception of Python without a text")
+
+
+cdef int refuse(str text) noexcept:
+    return fail_with(ValueError(text))
+
+
+cdef int refuse_null(const char *what) noexcept nogil:
+    """The error that NULL was passed for it."""
+    with gil:
+        return refuse(f"NULL is no {what.decode()}")
+
+
+cdef const shmring_error *last_error() noexcept nogil:
+    return &shmring_last
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) noexcept nogil:
+    """Describe ``count`` elements at ``data``; 0, or the code of the error."""
+    if not SHMRING_OPAQUE <= dtype < NDTYPES:
+        with gil:
+            return refuse(f"dtype={dtype}: must be one of enum shmring_dtype, from 0 to {NDTYPES - 1}")
+    a.data = <void *> data
+    a.dtype = dtype
+    a.itemsize = 1 if dtype == SHMRING_OPAQUE else ITEMSIZES[dtype]
+    if <uint64_t> count > <uint64_t> MOST_NBYTES or count * a.itemsize > MOST_NBYTES:     # without a division
+        with gil:
+            return refuse(f"count={count}: must be from 0 to {MOST_NBYTES // a.itemsize} elements")
+    a.count = count
+    a.nbytes = count * a.itemsize
+    if data == NULL and count:
+        with gil:
+            return refuse(f"NULL is no address of {count} elements")
+    return 0
+
+
+cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil:
+    with gil:
+        return refuse(f"timeout_ns={timeout_ns}: must be 0 or more nanoseconds, SHMRING_NO_TIMEOUT or "
+                      "SHMRING_DEFAULT_TIMEOUT")
 
 
 # ---- life ------------------------------------------------------------------------------------------------------------

@@ -16,9 +16,8 @@ from libc.string cimport memset
 from shmring.arrays.array_view cimport array_t
 from shmring.base.timeouts cimport NO_LIMIT
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_comm, shmring_message, shmring_request
-from shmring.capi.collectives cimport check_memory, checked_timeout, refuse_timeout
-from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
-from shmring.capi.last_error cimport fail, fail_with, refuse_null
+from shmring.capi.handles cimport (check_memory, checked_timeout, comm_t, fail, fail_with, hold, is_inherited, let_go,
+                                   refuse_entry, refuse_null, refuse_timeout)
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, begin_wait, check_apart, check_tag,
                                    request_of, wait_t)
@@ -62,8 +61,9 @@ cdef int check_message(comm_t *h, const void *x, int64_t count, int dtype, int d
     return check_memory(x, count, dtype, a)
 
 
-cdef inline int check_place(shmring_request **request) noexcept nogil:
-    return 0 if request != NULL else refuse_null(b"place for a request")
+cdef inline int enter(comm_t *h) noexcept nogil:
+    """Enter a call of messages: 0, or the code of the error."""
+    return refuse_entry(h) if is_inherited(h) or not (<PointToPoint> h.messages).enter_free() else 0
 
 
 cdef int refuse_peers(PointToPoint p, int dst, int tag, int src, int out_tag) noexcept:
@@ -83,11 +83,9 @@ cdef int send(shmring_comm *comm, const void *x, int64_t count, int dtype, int d
               int64_t timeout_ns) noexcept nogil:
     cdef comm_t *h = <comm_t *> comm
     cdef array_t a
-    cdef int code = check_message(h, x, count, dtype, dst, tag, 0, 0, &timeout_ns, &a)
+    cdef int code = check_message(h, x, count, dtype, dst, tag, 0, 0, &timeout_ns, &a) or enter(h)
     if code:
         return code
-    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
-        return refuse_entry(h)
     if (<PointToPoint> h.messages).send_whole(&a, dst, tag):
         (<PointToPoint> h.messages).leave_free()
         return 0
@@ -115,11 +113,9 @@ cdef int recv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, in
     cdef array_t a
     cdef arrival_t found
     cdef wait_t wait
-    cdef int code = check_message(h, x, count, dtype, 0, 0, src, tag, &timeout_ns, &a)
+    cdef int code = check_message(h, x, count, dtype, 0, 0, src, tag, &timeout_ns, &a) or enter(h)
     if code:
         return code
-    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
-        return refuse_entry(h)
     begin_wait(&wait, timeout_ns)
     if (<PointToPoint> h.messages).receive_free(&a, src, tag, &wait, &found) == READY:
         (<PointToPoint> h.messages).leave_free()
@@ -160,8 +156,9 @@ cdef int sendrecv(shmring_comm *comm, const void *x, int64_t count, int dtype, i
     if not are_apart(&a, &b):
         with gil:
             return refuse_overlap(&a, &b)
-    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
-        return refuse_entry(h)
+    code = enter(h)
+    if code:
+        return code
     begin_wait(&wait, timeout_ns)
     found.source = ANY
     is_sent = (<PointToPoint> h.messages).send_whole(&a, dst, tag)
@@ -185,11 +182,15 @@ cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
 
 # ---- requests --------------------------------------------------------------------------------------------------------
 
-cdef pending_t *new_pending() noexcept nogil:
-    cdef pending_t *pending = <pending_t *> calloc(1, sizeof(pending_t))
-    if pending == NULL:
-        fail(SHMRING_ERR_OUT_OF_MEMORY, b"MemoryError", -1, b"no memory for a request")
-    return pending
+cdef int make_pending(shmring_request **made, pending_t **pending) noexcept nogil:
+    """Memory for a request, of which ``made`` will be the handle; 0, or the code of the error."""
+    if made == NULL:
+        return refuse_null(b"place for a request")
+    made[0] = NULL
+    pending[0] = <pending_t *> calloc(1, sizeof(pending_t))
+    if pending[0] == NULL:
+        return fail(SHMRING_ERR_OUT_OF_MEMORY, b"MemoryError", -1, b"no memory for a request")
+    return 0
 
 
 cdef int isend(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag,
@@ -197,18 +198,12 @@ cdef int isend(shmring_comm *comm, const void *x, int64_t count, int dtype, int 
     cdef comm_t *h = <comm_t *> comm
     cdef array_t a
     cdef int64_t timeout_ns = NO_LIMIT
-    cdef pending_t *pending
-    cdef int code = check_message(h, x, count, dtype, dst, tag, 0, 0, &timeout_ns, &a) or check_place(made)
-    if code:
-        return code
-    pending = new_pending()
-    if pending == NULL:
-        return SHMRING_ERR_OUT_OF_MEMORY
-    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
-        code = refuse_entry(h)
-    elif (<PointToPoint> h.messages).send_whole(&a, dst, tag):
+    cdef pending_t *pending = NULL
+    cdef int code = check_message(h, x, count, dtype, dst, tag, 0, 0, &timeout_ns, &a)
+    code = code or make_pending(made, &pending) or enter(h)
+    if code == 0 and (<PointToPoint> h.messages).send_whole(&a, dst, tag):
         (<PointToPoint> h.messages).leave_free()
-    else:
+    elif code == 0:
         with gil:
             code = begin_with_gil(h, SEND, &a, dst, tag, NULL, pending)
     return hand_over(pending, code, made)
@@ -220,29 +215,23 @@ cdef int irecv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, i
     cdef array_t a
     cdef int64_t timeout_ns = NO_LIMIT
     cdef arrival_t found
-    cdef pending_t *pending
-    cdef int code = check_message(h, x, count, dtype, 0, 0, src, tag, &timeout_ns, &a) or check_place(made)
-    if code:
-        return code
-    pending = new_pending()
-    if pending == NULL:
-        return SHMRING_ERR_OUT_OF_MEMORY
-    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
-        code = refuse_entry(h)
-    elif (<PointToPoint> h.messages).receive_at_once(&a, src, tag, NULL, &found) == READY:
+    cdef pending_t *pending = NULL
+    cdef int code = check_message(h, x, count, dtype, 0, 0, src, tag, &timeout_ns, &a)
+    code = code or make_pending(made, &pending) or enter(h)
+    if code == 0 and (<PointToPoint> h.messages).receive_at_once(&a, src, tag, NULL, &found) == READY:
         (<PointToPoint> h.messages).leave_free()
         describe(&pending.message, &found)
-    else:
+    elif code == 0:
         with gil:
             code = begin_with_gil(h, RECV, &a, src, tag, &found, pending)
     return hand_over(pending, code, made)
 
 
 cdef inline int hand_over(pending_t *pending, int code, shmring_request **made) noexcept nogil:
-    if code:
+    if code == 0:
+        made[0] = <shmring_request *> pending
+    else:
         free(pending)
-        pending = NULL
-    made[0] = <shmring_request *> pending
     return code
 
 
@@ -274,7 +263,7 @@ cdef int test(shmring_request **request, int *is_over, shmring_message *m) noexc
     if is_over == NULL:
         return refuse_null(b"place for is_over")
     if request == NULL:
-        return check_place(request)
+        return refuse_null(b"place for a request")
     is_over[0] = True
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
@@ -297,7 +286,7 @@ cdef int wait(shmring_request **request, int64_t timeout_ns, shmring_message *m)
     if limit_ns < NO_LIMIT:
         return refuse_timeout(timeout_ns)
     if request == NULL:
-        return check_place(request)
+        return refuse_null(b"place for a request")
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
     with gil:

@@ -8,9 +8,8 @@ from shmring.base.heap cimport Heap
 from shmring.collective.local cimport LocalExecutor, copy_counts
 from shmring.engine.call cimport Executor, Prepared, call_t, ncounts
 from shmring.engine.kinds cimport KIND, KIND_BARRIER, KIND_EXSCAN, KIND_SCAN
-from shmring.nodes.exchange cimport Exchange
 from shmring.nodes.program cimport Program, form_of, form_t, is_in_place, make_program
-from shmring.nodes.trials cimport Trials
+from shmring.nodes.transfers cimport Transfers, Trials
 from shmring.sync.backoff cimport deadline_of
 from shmring.sync.turn cimport Turn
 
@@ -18,7 +17,7 @@ from shmring.dtypes import OPS
 from shmring.engine.kinds import KINDS, explain
 from shmring.errors import AbortedError, ShmringError
 from shmring.nodes.plan.call import is_merged, keeps_bits, plan_of
-from shmring.nodes.trials import NAMES
+from shmring.nodes.transfers import NAMES
 from shmring.nodes.wire import WireError
 
 cdef enum:
@@ -44,7 +43,7 @@ cdef class NodesExecutor(Executor):
     cdef readonly Turn turn        # of the thread in a call
     cdef object layout
     cdef LocalExecutor local
-    cdef Exchange exchange
+    cdef Transfers transfers
     cdef bint reproducible
     cdef list recent               # programs of calls without counts, by their signatures
     cdef object programs           # all, by what their plans depend on; the latest used last
@@ -54,7 +53,7 @@ cdef class NodesExecutor(Executor):
     def __cinit__(self, group, LocalExecutor local not None, bint reproducible):
         self.engine, self.local, self.reproducible = group, local, reproducible
         self.rank, self.size, self.layout = group.rank, group.size, group.layout
-        self.exchange, self.turn = Exchange(group.wire), Turn(group.name)
+        self.transfers, self.turn = group.wire.transfers, Turn(group.name)
         self.recent, self.programs, self.trials = [None] * (1 << NRECENT_BITS), OrderedDict(), {}
 
     cdef int run(self, call_t *call) except -1:
@@ -150,9 +149,9 @@ cdef class NodesExecutor(Executor):
             has_wire = has_wire and keeps_bits(OPS[call.op], call.x.dtype, merged)
         plan = plan_of(self.layout, self.rank, KINDS[kind].name, call.root, merged, call.x.count,
                        max(1, call.x.itemsize), counts, is_in_place(call))
-        program = make_program(plan, call, explain(call.signature), self.exchange, self.local)
+        program = make_program(plan, call, explain(call.signature), self.transfers, self.local)
         if has_wire:
-            program.collective = self.exchange.transfers.collective(&program.form)
+            program.collective = self.transfers.collective(&program.form)
         if program.collective is not None:
             program.trials = self.trials_of(program.what)
         return program

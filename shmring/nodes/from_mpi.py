@@ -12,10 +12,9 @@ from shmring.base.arguments import checked_rank
 from shmring.collective.groups import split_members
 from shmring.communicator import Communicator
 from shmring.errors import BrokenError, ClosedError, PeerLostError, RendezvousError
-from shmring.launch.init import init
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.nodes.discovery import agree, discover_nodes, forced_node
-from shmring.nodes.group import NodesGroup
+from shmring.nodes.group import NodesGroup, join_node
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -190,16 +189,9 @@ def _connect_ranks(
 
     forced = forced_node(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
     nodes = discover_nodes(exchange, rank, size, session, forced)
-    node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
-
-    def connected() -> tuple[Communicator, str]:
-        local = init(
-            rank=nodes[node].index(rank), size=len(nodes[node]), session=f"{session}.{node}",
-            rendezvous_timeout=rendezvous_timeout, **settings,
-        )  # fmt: skip
-        return local, ""
-
-    local, _ = agree(exchange, connected, Communicator.close)
+    local, _ = agree(
+        exchange, lambda: (join_node(nodes, rank, session, rendezvous_timeout, settings), ""), Communicator.close
+    )
     if len(nodes) == 1:
         comm.Free()
         return local if parent_ranks is None else Communicator(local.engine, parent_ranks)
@@ -207,14 +199,8 @@ def _connect_ranks(
 
     data = comm.Dup()  # the other one makes groups: it has no messages pending after a failure
     data.Set_errhandler(MPI.ERRORS_RETURN)
-
-    def made() -> tuple[NodesGroup, str]:
-        try:
-            return NodesGroup(local, nodes, MpiWire(session, data), reproducible), ""
-        except Exception:
-            local.abort("this rank could not be connected to other nodes")
-            local.close()
-            raise
-
-    group, _ = agree(exchange, made, NodesGroup.close)
+    group, _ = agree(
+        exchange, lambda: (NodesGroup.over(local, nodes, lambda: MpiWire(session, data), reproducible), ""),
+        NodesGroup.close,
+    )  # fmt: skip
     return MpiCommunicator(group, parent_ranks, comm, settings)

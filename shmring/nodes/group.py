@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from shmring.errors import (
     PeerLostError,
     ShmringError,
 )
+from shmring.launch.init import init
 from shmring.nodes.executor import NodesExecutor
 from shmring.nodes.messages import NodesMessages
 from shmring.nodes.plan.layout import Layout
@@ -88,6 +89,22 @@ class NodesGroup:
         self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
         self.messages = NodesMessages(self, wire)
         lifecycle.track(self, lifecycle.Stage.MULTINODE)
+
+    @classmethod
+    def over(
+        cls,
+        local: Communicator,
+        nodes: Sequence[Sequence[int]],
+        connect: Callable[[], Wire],
+        reproducible: bool = True,
+    ) -> NodesGroup:
+        """The group on the wire that ``connect()`` makes. If that fails, the ranks of the node raise, too."""
+        try:
+            return cls(local, nodes, connect(), reproducible)
+        except BaseException:
+            local.abort("this rank could not be connected to other nodes")
+            local.close()
+            raise
 
     def adopt_progress(self, made: Any) -> Any:
         """The progress object of this communicator: ``made``, unless there is one already."""
@@ -215,6 +232,17 @@ class NodesGroup:
         self.local.close()
         if not self.is_inherited:
             self.wire.join(LAST_MESSAGE_S)  # at interpreter exit a thread inside an engine may end the process
+
+
+def join_node(
+    nodes: Sequence[Sequence[int]], rank: int, session: str, rendezvous_timeout: float | None, settings: dict[str, Any]
+) -> Communicator:
+    """The communicator of this rank's node, where ``nodes`` are the ranks of each; all ranks of the node call."""
+    node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
+    return init(
+        rank=nodes[node].index(rank), size=len(nodes[node]), session=f"{session}.{node}",
+        rendezvous_timeout=rendezvous_timeout, **settings,
+    )  # fmt: skip
 
 
 # ---- error records: numbers and a text, so that nothing is unpickled ----

@@ -7,7 +7,7 @@ order. A message that does not fit its receive stays where it is.
 
 As on one machine, messages progress while a thread is in a call of messages, and requests are those of
 `shmring.p2p.requests`. Any number of messages can be under way; a short one is done at once while its receiver has few
-envelopes to read, else when that has read some: each rank sends a *credit* for 32 envelopes (`shmring.nodes.mailbox`).
+envelopes to read, else when that has read some: each rank sends a *credit* for 32 envelopes (`Mailbox`).
 """
 
 import copy
@@ -18,13 +18,12 @@ from contextlib import suppress
 import numpy as np
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
-from shmring.nodes.mailbox cimport ACK, CREDIT, LEAVING, MESSAGE, NFIELDS, Arrived, Mailbox
-from shmring.nodes.transfers cimport bytes_at, left_s
-from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, RECV, SEND, Message, Messages, Request, begin_wait,
+from shmring.nodes.transfers cimport ACK, CREDIT, LEAVING, MESSAGE, NFIELDS, Mailbox, bytes_at, left_s
+from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, PROBE, RECV, SEND, Message, Messages, Request, begin_wait,
                                    can_hold, check_apart, check_tag, is_for, message_of, misfit, request_of, wait_t)
 from shmring.sync.backoff cimport deadline_of, is_past_deadline, now_ns
 from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
@@ -45,7 +44,14 @@ cdef enum:
     PER_LOOK_NS = 20_000_000            # between two looks at the ranks of this node
 
 cdef int64_t LINGER_NS = 5_000_000_000  # for how long a rank that leaves waits for its envelopes to be received
-cdef object NOTHING = np.empty(0, np.uint8)
+
+
+@cython.final
+cdef class Arrived:
+    """A message that no receive has matched."""
+    cdef Message message
+    cdef uint64_t number
+    cdef object content            # None if the sender still has it
 
 
 cdef bint is_late(wait_t *wait) noexcept:
@@ -93,21 +99,10 @@ cdef class NodesMessages(Messages):
 
     cpdef irecv(self, x, int src, int tag):
         cdef array_t a
-        cdef Request r
         self.check_peer(src, True)
         check_tag(tag, True)
         keeper = target_array(x, &a, True)
-        r = request_of(self, RECV, src, tag, &a, x, keeper)
-        self.enter()
-        try:
-            self.posted.append(r)
-            self.progress()
-            return r
-        except BaseException:       # of a signal handler, too
-            self.turn.run(self.withdraw, r)
-            raise
-        finally:
-            self.leave()
+        return self.post(request_of(self, RECV, src, tag, &a, x, keeper))
 
     cpdef send(self, x, int dst, int tag, int64_t timeout_ns):
         cdef wait_t wait
@@ -143,8 +138,9 @@ cdef class NodesMessages(Messages):
 
     cpdef probe(self, int src, int tag, int64_t timeout_ns):
         """None if no message arrived in time."""
-        cdef Arrived found = self.await_arrived(src, tag, timeout_ns, False)
-        return None if found is None else found.message
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
+        return self.await_probe(src, tag, &wait)
 
     cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns):
         cdef wait_t wait
@@ -162,10 +158,15 @@ cdef class NodesMessages(Messages):
         self.await_message(r, &wait)
 
     cpdef recv_object(self, int src, int tag, int64_t timeout_ns):
+        cdef wait_t wait
+        cdef Arrived found = None
+        begin_wait(&wait, timeout_ns)
         require_pickle(self.group.config.allow_pickle)
-        cdef Arrived found = self.await_arrived(src, tag, timeout_ns, True)
-        if found is None:
-            raise MessageTimeoutError(f"{self.group.name}: no object arrived in time; nothing is lost")
+        while found is None:        # or another thread has taken what came
+            message = self.await_probe(src, tag, &wait)
+            if message is None:
+                raise MessageTimeoutError(f"{self.group.name}: no object arrived in time; nothing is lost")
+            found = self.turn.run(self.take_object, message)
         data = np.empty(found.message.nbytes, np.uint8)
         self.receive_content(found, data)
         header, buffers = parts_of(data[BUFFER_ALIGNMENT:], int(data[:8].view(np.int64)[0]), found.message.source)
@@ -192,7 +193,7 @@ cdef class NodesMessages(Messages):
                 return r
             box = self.mailboxes[dst]
             box.nmessages += 1
-            box.post(MESSAGE, box.nmessages, tag, a.nbytes, code, content if is_short else NOTHING)
+            box.post(MESSAGE, box.nmessages, tag, a.nbytes, code, content if is_short else ())
             if not is_short:
                 box.long_sends[box.nmessages] = r, self.wire.send(content, dst, Channel.MESSAGE, box.nmessages)
             elif box.has_room_for(box.nsent):
@@ -204,6 +205,19 @@ cdef class NodesMessages(Messages):
         finally:
             self.turn.give()
         return r
+
+    cdef Request post(self, Request r):
+        """Have a receive or probe matched, in the order of these calls."""
+        self.enter()
+        try:
+            self.posted.append(r)
+            self.progress()
+            return r
+        except BaseException:       # of a signal handler, too
+            self.turn.run(self.withdraw, r)
+            raise
+        finally:
+            self.leave()
 
     cdef int finish(self, Request r, Message message, object error) except -1:
         """In the turn or without."""
@@ -257,17 +271,17 @@ cdef class NodesMessages(Messages):
                 return True
             if is_late(wait):
                 return False
-            self.pause(since_ns, &notes, r)
+            self.pause(since_ns, &notes, "a message" if r.kind == PROBE else r)
 
     cdef Message await_message(self, Request r, wait_t *wait):
-        """Wait for a request of this call. A receive that is late is withdrawn."""
+        """Wait for a request of this call. A receive that is late is withdrawn, and a probe, which then has None."""
         self.enter()
         try:
             came = self.await_request(r, wait)
-            if not came and r.kind == RECV and not self.turn.run(self.withdraw, r):
+            if not came and r.kind != SEND and not self.turn.run(self.withdraw, r):
                 begin_wait(wait, -1)        # it was matched just now
                 came = self.await_request(r, wait)
-            if not came:
+            if not came and r.kind != PROBE:
                 if r.kind == RECV:
                     raise MessageTimeoutError(f"{self.group.name}: {r!r}: no message arrived in time")
                 raise MessageTimeoutError(f"{self.group.name}: {r!r}: not received in time; it is still under way, so "
@@ -282,40 +296,28 @@ cdef class NodesMessages(Messages):
         return r.message
 
     def withdraw(self, Request r not None):
-        """In the turn: forget a receive; False if it has been matched."""
+        """In the turn: forget a receive or probe; False if it has been matched."""
         if r not in self.posted:
             return False
         self.posted.remove(r)
         return True
 
-    cdef Arrived await_arrived(self, int src, int tag, int64_t timeout_ns, bint is_object):
-        """The first message that matches, None if none came in time. An object is taken from the queue."""
-        cdef int64_t since_ns = now_ns()
-        cdef notes_t notes = notes_t(0, 0)
-        cdef wait_t wait
-        cdef Arrived found
-        begin_wait(&wait, timeout_ns)
+    cdef Message await_probe(self, int src, int tag, wait_t *wait):
+        """The first message that matches, which stays where it is; None if none came in time."""
         self.check_peer(src, True)
         check_tag(tag, True)
-        self.enter()
-        try:
-            while True:
-                self.progress()
-                found = self.find(src, tag)
-                if found is not None:
-                    break
-                if src in self.lost:
-                    raise copy.copy(self.lost[src])
-                if is_late(&wait):
-                    return None
-                self.pause(since_ns, &notes, "a message")
-            if is_object:
-                if not found.message.is_object:
-                    raise MessageError(f"the next message, {found.message!r}, is not an object: receive it with recv()")
-                self.arrived.remove(found)
-            return found
-        finally:
-            self.leave()
+        return self.await_message(self.post(request_of(self, PROBE, src, tag, NULL, None, None)), wait)
+
+    def take_object(self, Message message not None):
+        """In the turn: take an object that has arrived; None if another thread has taken it."""
+        cdef Arrived arrived
+        if not message.is_object:
+            raise MessageError(f"the next message, {message!r}, is not an object: receive it with recv()")
+        for arrived in self.arrived:
+            if arrived.message is message:
+                self.arrived.remove(arrived)
+                return arrived
+        return None
 
     cdef int pause(self, int64_t since_ns, notes_t *notes, object awaited) except -1:
         """Let others run, or sleep; note a long wait. Raises if the group is broken, or a rank of this node is dead."""
@@ -380,7 +382,7 @@ cdef class NodesMessages(Messages):
         return 0
 
     cdef int match(self, list pairs) except -1:
-        """In the turn: append each receive and its message to ``pairs``."""
+        """In the turn: append each receive and its message to ``pairs``; end probes."""
         cdef Request r
         cdef Arrived arrived
         for r in list(self.posted) if self.arrived else ():
@@ -390,7 +392,9 @@ cdef class NodesMessages(Messages):
             if arrived is None:
                 continue
             self.posted.remove(r)
-            if can_hold(&r.a, arrived.message.nbytes, arrived.message.code):
+            if r.kind == PROBE:
+                self.finish(r, arrived.message, None)
+            elif can_hold(&r.a, arrived.message.nbytes, arrived.message.code):
                 self.arrived.remove(arrived)
                 pairs.append((r, arrived))
             else:       # it stays where it is
@@ -421,7 +425,7 @@ cdef class NodesMessages(Messages):
         self.turn.take()
         try:
             box = self.mailboxes[message.source]
-            box.post(ACK, arrived.number, 0, 0, 0, NOTHING)
+            box.post(ACK, arrived.number)
         finally:
             self.turn.give()
 
@@ -454,7 +458,7 @@ cdef class NodesMessages(Messages):
             box.long_sends.clear()
             box.without_room.clear()
             for r in requests:
-                if r.kind == RECV:
+                if r.kind != SEND:
                     self.posted.remove(r)
                 self.finish(r, None, error)
 
@@ -466,7 +470,7 @@ cdef class NodesMessages(Messages):
             with suppress(WireError):       # the peer is gone
                 box.flush(left_s(deadline_ns, 0.0))
                 if box.is_read:             # else the envelope might never be received
-                    box.post(LEAVING, 0, 0, 0, 0, NOTHING)
+                    box.post(LEAVING)
                     box.flush(left_s(deadline_ns, 0.0))
 
     def renew(self):

@@ -20,8 +20,8 @@ from mpi4py import MPI
 
 from shmring.base import lifecycle
 from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
-from shmring.nodes.history import number_of
 from shmring.nodes.mpi_transfers import MpiTransfers
+from shmring.nodes.transfers import number_of
 from shmring.nodes.wire import ENVELOPE_NBYTES, Channel, Wire, WireError
 from shmring.sync.long_waits import WaitNotes
 
@@ -132,23 +132,37 @@ class MpiWire(Wire):
 
     def await_success(self, test: Callable[[], bool], peer: int, left_s: float | None) -> None:
         """Wait until ``test``, of something pending with this rank, succeeds; errors as of `wait`."""
-        since = 0.0
+
+        def check(waited_s: float) -> None:
+            if self._is_lost(peer):
+                raise self.lost_error(peer)
+            if left_s is not None and waited_s > left_s:
+                raise self._late_error(peer)
+
         for _ in range(SPIN_TESTS):
             if self._attempt(peer, test):
                 return
+        self._await(test, peer, check, lambda: f"rank {peer}, on another node")
+
+    def _await(
+        self, test: Callable[[], bool], peer: int, check: Callable[[float], None], awaited: Callable[[], str]
+    ) -> None:
+        """Wait until ``test`` succeeds. ``check(seconds)`` raises `WireError` where it never will, or too late."""
+        since = time.monotonic()
         notes = WaitNotes()
         while not self._attempt(peer, test):
-            if self._is_lost(peer) and not self._attempt(peer, test):
-                raise self.lost_error(peer)
-            now = time.monotonic()
-            since = since or now
-            if left_s is not None and now - since > left_s:
-                raise self._late_error(peer)
-            if now - since < YIELD_S:
+            waited_s = time.monotonic() - since
+            try:
+                check(waited_s)
+            except WireError:
+                if self._attempt(peer, test):  # what a rank sent before it left has arrived before its notice
+                    return
+                raise
+            if waited_s < YIELD_S:
                 os.sched_yield()
             else:
-                notes.look(f"rank {self.rank} of {self.name} waits for rank {peer}, on another node")
-                time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], (now - since) / 64)))
+                notes.look(f"rank {self.rank} of {self.name} waits for {awaited()}")
+                time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], waited_s / 64)))
 
     def _attempt(self, peer: int, function: Callable, *args) -> Any:
         try:
@@ -287,19 +301,14 @@ class MpiWire(Wire):
 
     def await_collective(self, test: Callable[[], bool], number: int, left_s: float | None) -> None:
         """Wait until a collective, which belongs to call ``number``, is over on this rank."""
-        since = time.monotonic()
-        notes, is_announced = WaitNotes(), False
+        is_announced = False
         # Whichever ranks disagree with the others, one of them is the neighbour of one of these.
         neighbours = {(self.rank + 1) % self.size, (self.rank - 1) % self.size}
         neighbours |= {r for k in range(self.size.bit_length()) if (r := self.rank ^ 1 << k) < self.size}
-        while not self._attempt(self.rank, test):
-            waited_s = time.monotonic() - since
-            try:
-                self._check_collective(number)
-            except WireError:
-                if self._attempt(self.rank, test):
-                    return
-                raise
+
+        def check(waited_s: float) -> None:
+            nonlocal is_announced
+            self._check_collective(number)
             if waited_s > ANNOUNCED_S:
                 self.look_at_node()
                 if not is_announced:
@@ -308,12 +317,8 @@ class MpiWire(Wire):
             if left_s is not None and waited_s > left_s:
                 late = [r for r in sorted(neighbours) if self._came.get(r, 0) < number]
                 raise self._late_error(*(late or neighbours))
-            if waited_s < YIELD_S:
-                os.sched_yield()
-            else:
-                what = self.transfers.history.what
-                notes.look(f"rank {self.rank} of {self.name} waits for ranks of other nodes in {what}")
-                time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], waited_s / 64)))
+
+        self._await(test, self.rank, check, lambda: f"ranks of other nodes in {self.transfers.history.what}")
 
     # ---- envelopes ----
 

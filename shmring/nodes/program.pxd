@@ -6,9 +6,7 @@ from shmring.base.heap cimport Heap
 from shmring.engine.call cimport Executor, call_t
 from shmring.engine.kinds cimport KIND, KIND_ALL_TO_ALL
 from shmring.kernel.reduce cimport carrier_t, reduce_kernel
-from shmring.nodes.exchange cimport Exchange, message_t
-from shmring.nodes.transfers cimport Collective, form_t
-from shmring.nodes.trials cimport Trials
+from shmring.nodes.transfers cimport Collective, Transfers, Trials, form_t, work_t
 
 ctypedef struct place_t:
     int buffer              # 0: none, 1: X, 2: OUT, 3: the plan's own memory
@@ -23,6 +21,15 @@ ctypedef struct step_t:
     bint is_after           # of a call within the node: see `shmring.nodes.plan.steps.Local`
     place_t out             # what is written or read
     place_t source          # of a copy or call; of a fold the partial result before
+
+# One message of a plan. Before it is sent or received all but the works is set.
+ctypedef struct message_t:
+    int peer
+    uint32_t stream
+    bint is_first           # of the call, from or to this rank: it has a header
+    char *room              # for the header, and content that is short
+    const char *text        # of the header
+    work_t header, content
 
 ctypedef struct operation_t:
     reduce_kernel kernel
@@ -39,7 +46,7 @@ cdef class Program:
     cdef readonly uint32_t digest
     cdef readonly size_t nbytes
     cdef readonly bint is_retired
-    cdef Exchange exchange
+    cdef Transfers transfers
     cdef Executor local
     cdef Collective collective  # the wire's own for this call; None: it has none, or its bits would differ
     cdef Trials trials
@@ -62,11 +69,18 @@ cdef class Program:
     cdef int perform(self, uint64_t number, tuple arrays, char **buffers, int64_t deadline_ns) except -1
     cdef int settle(self, int n, int64_t deadline_ns) except -1
     cdef int finish(self, int64_t deadline_ns) except -1
+    # ``number`` is that of the call, ``tag`` a number made of it and its description.
+    cdef int send(self, message_t *m, const char *data, size_t nbytes, object owner, uint64_t number,
+                  uint32_t tag) except -1
+    cdef int recv(self, message_t *m, char *data, size_t nbytes, object owner, uint32_t tag) except -1
+    cdef int await_received(self, message_t *m, char *data, size_t nbytes, uint64_t number,
+                            int64_t deadline_ns) except -1
+    cdef object mismatch(self, message_t *m, uint64_t number)
     cdef int call_local(self, step_t *step, char **buffers, int64_t deadline_ns) except -1
     cdef int add_up(self, step_t *step, char **buffers) except -1
 
 # ``what`` has at most 140 ASCII characters, ``local`` executes the calls of the node's ranks.
-cdef Program make_program(plan, call_t *c, str what, Exchange exchange, Executor local)
+cdef Program make_program(plan, call_t *c, str what, Transfers transfers, Executor local)
 
 
 cdef inline form_t form_of(call_t *c, size_t size) noexcept nogil:

@@ -2,6 +2,11 @@
 
 Memory is a buffer and a place in it, messages are structures with room for their work, and which message is the first
 from a rank in the call is known beforehand. Reductions have the bits of one machine: its kernels, in parts.
+
+The first message from one rank to another in each call has a *header* that describes the call, and the content behind
+it if that is short. Long content travels beside the header, under a number made from the call, so that it never meets a
+receive of another call: an engine may require that both sides agree on the length (gloo ends the process otherwise). So
+the check that both are in the same call costs no round trip.
 """
 
 import zlib
@@ -9,8 +14,8 @@ import zlib
 import numpy as np
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int64_t
-from libc.string cimport memmove
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memmove
 
 from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.arrays cimport numpy_api as cnp
@@ -21,15 +26,14 @@ from shmring.engine.call cimport Executor, call_t, check_call, elements_of_x, op
 from shmring.engine.kinds cimport KIND, KIND_BROADCAST, KIND_SCATTER, has_root, is_receiver, is_sender
 from shmring.engine.signature cimport NO_ROOT
 from shmring.kernel.reduce cimport find_carrier, find_kernel, fold_t, reduce_into
-from shmring.nodes.exchange cimport Exchange, message_t
-from shmring.nodes.trials cimport WIRE, Trials
+from shmring.nodes.transfers cimport WIRE, Transfers, Trials
 from shmring.sync.backoff cimport now_ns
 
 from shmring.dtypes import DTYPE_CODES, DTYPES, OP_CODES, widening
 from shmring.engine.kinds import COLLECTIVES
-from shmring.nodes.exchange import header_text
+from shmring.errors import MismatchError
 from shmring.nodes.plan.steps import OUT, Await, Copy, Fold, Local, Recv, Send, Settle, X
-from shmring.nodes.wire import AFTER_S
+from shmring.nodes.wire import AFTER_S, Channel, WireError
 
 cnp.import_array()
 
@@ -38,8 +42,12 @@ cdef enum:
     SEND = 0, RECV, AWAIT, SETTLE, FOLD, COPY, LOCAL
     ALIGNMENT = 64          # of the buffers of a plan
     NSTREAMS = 1 << 14      # also of the numbers made of calls
+    NUMBER_NBYTES = 8       # of a header: the call's number, before its description
+    TEXT_NBYTES = 184
+    HEADER_NBYTES = NUMBER_NBYTES + TEXT_NBYTES
 
 cdef int64_t AFTER_NS = <int64_t> (1e9 * <double> AFTER_S)
+cdef int HEADER = Channel.HEADER, CONTENT = Channel.CONTENT
 cdef int UINT8 = DTYPE_CODES["uint8"], SUM = OP_CODES["sum"], AVG = OP_CODES["avg"]
 
 _KINDS = {Send: SEND, Recv: RECV, Await: AWAIT, Settle: SETTLE, Fold: FOLD, Copy: COPY, Local: LOCAL}
@@ -71,14 +79,14 @@ cdef class Program:
         if c.kind != KIND_BROADCAST and is_receiver(c.kind, self.rank, c.root):
             buffers[AT_OUT] = payload_of(&c.out)
         buffers[OWN] = <char *> cnp.PyArray_DATA(<cnp.ndarray> self.memory)
-        self.exchange.transfers.history.note(number, self.what, self.digest)
+        self.transfers.history.note(number, self.what, self.digest)
         try:
             if self.collective is None:
                 self.perform(number, arrays, buffers, deadline_ns)
             else:
                 self.choose(number, arrays, buffers, deadline_ns)
         except BaseException:
-            self.exchange.transfers.wire.abandon((arrays, self))
+            self.transfers.wire.abandon((arrays, self))
             raise
         return 0
 
@@ -96,7 +104,7 @@ cdef class Program:
             self.perform(number, arrays, buffers, deadline_ns)
         ended_ns, trials.ended_ns = trials.ended_ns, now_ns()
         if trials.note(trials.ended_ns - ended_ns):
-            trials.conclude(self.exchange.transfers.find_most(trials.least(), deadline_ns))
+            trials.conclude(self.transfers.find_most(trials.least(), deadline_ns))
         return 0
 
     cdef int perform(self, uint64_t number, tuple arrays, char **buffers, int64_t deadline_ns) except -1:
@@ -110,12 +118,12 @@ cdef class Program:
             data = buffers[step.out.buffer] + step.out.start
             owner = self if step.out.buffer == OWN else arrays
             if step.kind == SEND:
-                self.exchange.send(&self.sends[step.index], data, step.out.nbytes, owner, number, tag)
+                self.send(&self.sends[step.index], data, step.out.nbytes, owner, number, tag)
                 self.nsent += 1
             elif step.kind == RECV:
-                self.exchange.recv(&self.recvs[step.index], data, step.out.nbytes, owner, tag)
+                self.recv(&self.recvs[step.index], data, step.out.nbytes, owner, tag)
             elif step.kind == AWAIT:
-                self.exchange.await_received(&self.recvs[step.index], data, step.out.nbytes, number, deadline_ns)
+                self.await_received(&self.recvs[step.index], data, step.out.nbytes, number, deadline_ns)
             elif step.kind == SETTLE:
                 self.settle(step.n, deadline_ns)
             elif step.kind == FOLD:
@@ -132,7 +140,7 @@ cdef class Program:
         cdef int last = min(self.nsettled + n, self.nsent) if n else self.nsent
         while self.nsettled < last:
             m = &self.sends[self.nsettled]
-            self.exchange.transfers.wait(&m.content, m.peer, deadline_ns)
+            self.transfers.wait(&m.content, m.peer, deadline_ns)
             self.nsettled += 1
         return 0
 
@@ -144,8 +152,57 @@ cdef class Program:
         for i in range(self.nsent):
             m = &self.sends[i]
             if m.is_first:
-                self.exchange.transfers.wait(&m.header, m.peer, deadline_ns)
+                self.transfers.wait(&m.header, m.peer, deadline_ns)
         return 0
+
+    # ---- messages ----
+
+    cdef int send(self, message_t *m, const char *data, size_t nbytes, object owner, uint64_t number,
+                  uint32_t tag) except -1:
+        """Begin to send; the data must not change until the content is done, the room until the header is."""
+        cdef size_t beside = nbytes if nbytes <= self.transfers.short_nbytes else 0
+        m.content.is_pending = False
+        if m.is_first:
+            memcpy(m.room, &number, NUMBER_NBYTES)
+            memcpy(m.room + NUMBER_NBYTES, m.text, TEXT_NBYTES)
+            memcpy(m.room + HEADER_NBYTES, data, beside)
+            self.transfers.send(m.room, HEADER_NBYTES + beside, self.transfers.rooms, m.peer, HEADER, 0, &m.header)
+            if beside == nbytes:
+                return 0
+        return self.transfers.send(data, nbytes, owner, m.peer, CONTENT, tag + m.stream, &m.content)
+
+    cdef int recv(self, message_t *m, char *data, size_t nbytes, object owner, uint32_t tag) except -1:
+        """Begin to receive exactly this."""
+        cdef size_t short_nbytes = self.transfers.short_nbytes
+        m.content.is_pending = False
+        if m.is_first:
+            self.transfers.recv(
+                m.room, HEADER_NBYTES + short_nbytes, self.transfers.rooms, m.peer, HEADER, 0, &m.header)
+            if nbytes <= short_nbytes:
+                return 0
+        return self.transfers.recv(data, nbytes, owner, m.peer, CONTENT, tag + m.stream, &m.content)
+
+    cdef int await_received(self, message_t *m, char *data, size_t nbytes, uint64_t number,
+                            int64_t deadline_ns) except -1:
+        """Wait for it."""
+        if m.is_first:
+            self.transfers.wait(&m.header, m.peer, deadline_ns)
+            if memcmp(m.room, &number, NUMBER_NBYTES) or memcmp(m.room + NUMBER_NBYTES, m.text, TEXT_NBYTES):
+                raise self.mismatch(m, number)
+            if nbytes <= self.transfers.short_nbytes:
+                memcpy(data, m.room + HEADER_NBYTES, nbytes)
+        return self.transfers.wait(&m.content, m.peer, deadline_ns)
+
+    cdef object mismatch(self, message_t *m, uint64_t number):
+        cdef uint64_t their_number
+        memcpy(&their_number, m.room, NUMBER_NBYTES)
+        here = _text_of(number, m.text)
+        there = _text_of(their_number, m.room + NUMBER_NBYTES)
+        name = self.transfers.wire.name
+        text = f"{name}: the ranks disagree: rank {self.rank} is in {here}, rank {m.peer} in {there}"
+        return WireError(MismatchError(text, (self.rank, m.peer)))
+
+    # ---- other steps ----
 
     cdef int call_local(self, step_t *step, char **buffers, int64_t deadline_ns) except -1:
         """Make a collective of the node's ranks."""
@@ -182,6 +239,11 @@ cdef class Program:
             self.pointers[i + 1] = buffers[place.buffer] + place.start
         return fold(&self.operation, buffers[step.out.buffer] + step.out.start, step.out.nbytes // itemsize,
                     self.pointers, step.n, before, step.total)
+
+
+cdef object _text_of(number, const char *text):
+    """The call in a header."""
+    return f"call {number}: {text[:TEXT_NBYTES].decode('ascii', 'replace').strip()}"
 
 
 cdef inline void set_array(array_t *a, const place_t *place, char **buffers) noexcept nogil:
@@ -236,14 +298,14 @@ cdef int fold(const operation_t *o, void *out, size_t count, const void **src, i
 
 # ---- compilation -----------------------------------------------------------------------------------------------------
 
-cdef Program make_program(plan, call_t *c, str what, Exchange exchange, Executor local):
+cdef Program make_program(plan, call_t *c, str what, Transfers transfers, Executor local):
     cdef Program p = Program.__new__(Program)
     cdef size_t n = len(plan.steps) + 1
     nsources = [len(step.sources) for step in plan.steps if isinstance(step, Fold)]
-    p.form = form_of(c, exchange.transfers.wire.size)
-    p.signature, p.in_place, p.rank = c.signature, is_in_place(c), exchange.transfers.wire.rank
+    p.form = form_of(c, transfers.wire.size)
+    p.signature, p.in_place, p.rank = c.signature, is_in_place(c), transfers.wire.rank
     p.what, p.algorithm, p.digest = what, plan.algorithm, zlib.crc32(what.encode())
-    p.exchange, p.local, p.is_passive = exchange, local, exchange.transfers.wire.is_passive
+    p.transfers, p.local, p.is_passive = transfers, local, transfers.wire.is_passive
     p.texts, p.heap = [], Heap()
     p.steps = <step_t *> p.heap.allocate(n, sizeof(step_t))
     p.sends = <message_t *> p.heap.allocate(n, sizeof(message_t))
@@ -329,9 +391,10 @@ cdef class Compiler:
         m.peer, m.stream, m.is_first = step.peer, step.stream % NSTREAMS, step.peer not in begun
         if m.is_first:
             begun.add(step.peer)
-            text = header_text(self.program.what, nbytes)
+            text = f"{self.program.what}, {nbytes} bytes first".encode("ascii", "replace")
+            text = text.ljust(TEXT_NBYTES)[:TEXT_NBYTES]
             self.program.texts.append(text)
-            m.room, m.text = self.program.exchange.find_room(m.peer, is_sent), <const char *> text
+            m.room, m.text = find_room(self.program.transfers, m.peer, is_sent), <const char *> text
         return 0
 
     cdef int set_local(self, call_t *c, step) except -1:
@@ -354,3 +417,11 @@ cdef class Compiler:
                 counts[i] = count * unit
             c.counts = counts
         return 0
+
+
+cdef char *find_room(Transfers transfers, int peer, bint is_sent) except NULL:
+    """Memory for the first message of a call to or from a rank; the next call uses it again."""
+    room = transfers.rooms.get((peer, is_sent))
+    if room is None:
+        room = transfers.rooms[peer, is_sent] = np.empty(HEADER_NBYTES + transfers.short_nbytes, np.uint8)
+    return <char *> cnp.PyArray_DATA(room)

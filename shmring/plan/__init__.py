@@ -18,10 +18,3 @@
 
 ``docs/maintainers/algorithms.md`` explains the plans; ``tools/plan_tables.py`` prints them and their costs.
 """
-
-from .choose import KINDS, algorithm, choose
-from .cost import Cost, cost, total
-from .limits import Costs, Limits
-from .steps import Plan, describe
-
-__all__ = ["KINDS", "Cost", "Costs", "Limits", "Plan", "algorithm", "choose", "cost", "describe", "total"]

@@ -66,24 +66,6 @@ def flat_reduce_limit(size: int, costs: Costs) -> float:
     return costs.latency * costs.bytes_per_second / (size - 3) if size > 3 else float("inf")
 
 
-def algorithm(
-    kind: str,
-    size: int,
-    nbytes: int | Sequence,
-    limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
-    *,
-    shared_arrays: bool = False,
-    in_place: bool = False,
-    one_result: bool = False,
-) -> str:
-    """The name of the flat or zero-copy algorithm that `choose` takes."""
-    # An all-to-all in place would overwrite blocks that other ranks still read; scans have no zero-copy form.
-    if shared_arrays and (kind, "zero_copy") in BUILDERS and not (kind == "all_to_all" and in_place):
-        return "zero_copy_shared" if one_result else "zero_copy"
-    return flat_schedules(kind, size, nbytes, limits, costs)[0]
-
-
 def flat_schedules(
     kind: str, size: int, nbytes: int | Sequence, limits: Limits = DEFAULT_LIMITS, costs: Costs = DEFAULT_COSTS
 ) -> tuple[str, ...]:
@@ -120,8 +102,13 @@ def schedules(
     hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> tuple[str, ...]:
-    """The algorithms on private buffers that come into question, first the one that the cost model takes. Arguments as
-    `choose`."""
+    """The algorithms on private buffers that come into question, first the one that the cost model takes.
+
+    ``nbytes`` is the size of the vector (all_reduce, reduce, scan, exscan, broadcast), or of one block (reduce_scatter,
+    all_gather, gather, scatter, all_to_all), or a sequence for blocks of different sizes. ``hierarchy``: the locality
+    domains of the ranks, if there are several; blocks of different sizes take flat plans all the same. ``wide``: bytes
+    of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
+    """
     found = flat_schedules(kind, size, nbytes, limits, costs)
     if not isinstance(nbytes, int):
         return found
@@ -145,44 +132,12 @@ def build_plan(
     hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> Plan:
-    """The plan of one rank by the algorithm of that name. Arguments as `choose`."""
+    """The plan of one rank by the algorithm of that name, of `BUILDERS` or ``hierarchical``.
+
+    Arguments as `schedules`; ``itemsize``, the bytes of an element, divides 64.
+    """
     if name == "hierarchical":
         options = {"root": root} if kind in ROOTED else {"wide": wide} if kind in FOLDING else {}
         return HIERARCHICAL_BUILDERS[kind](rank, hierarchy, nbytes, limits, costs, **options)
     rooted = (root,) if kind in ROOTED else ()
     return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, *rooted)
-
-
-def choose(
-    kind: str,
-    rank: int,
-    size: int,
-    nbytes: int | Sequence,
-    itemsize: int = 1,
-    *,
-    root: int = 0,
-    limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
-    shared_arrays: bool = False,
-    in_place: bool = False,
-    one_result: bool = False,
-    hierarchy: Hierarchy | None = None,
-    wide: int = 1,
-) -> Plan:
-    """The plan of one rank for a collective, one of `KINDS`, that the cost model takes.
-
-    ``nbytes`` is the size of the vector (all_reduce, reduce, scan, exscan, broadcast), or of one block (reduce_scatter,
-    all_gather, gather, scatter, all_to_all), or a sequence for blocks of different sizes; ``itemsize``, the bytes of an
-    element, divides 64. ``shared_arrays``: all buffers are in shared arrays, which every rank has mapped. ``in_place``:
-    the ranks work in place, all or none; matters to all_to_all on shared arrays only. ``one_result``: one shared array
-    is the output of all ranks, for all_reduce and all_gather with ``shared_arrays``. ``hierarchy``: the locality
-    domains of the ranks, if there are several; shared arrays and blocks of different sizes take flat plans all the
-    same. ``wide``: bytes of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
-    """
-    if shared_arrays:
-        name = algorithm(
-            kind, size, nbytes, limits, costs, shared_arrays=True, in_place=in_place, one_result=one_result
-        )
-    else:
-        name = schedules(kind, size, nbytes, limits, costs, hierarchy, wide)[0]
-    return build_plan(kind, name, rank, size, nbytes, itemsize, root, limits, costs, hierarchy, wide)

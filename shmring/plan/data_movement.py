@@ -20,6 +20,7 @@ from .pipeline import (
     extent,
     merged,
     no_steps,
+    packed,
     peers,
     pipelined,
     release_all,
@@ -27,6 +28,8 @@ from .pipeline import (
     round_up,
     rounds_of,
     slot_alignment,
+    staging,
+    staging_packed,
 )
 from .steps import IN, OUT, SLOT, ZERO, Affine, Claim, Copy, Operand, Plan, Publish, Release, Step
 
@@ -40,17 +43,12 @@ def broadcast(
         return alone(kind, rank, size, 0)
     cut = round_groups([nbytes], limits.capacity)
 
-    def produce(it: Iteration) -> Iterable[Step]:
-        yield Claim(it.round)
-        yield Copy(Operand(SLOT, rank, ZERO, it.round), Operand(IN, rank, it.at(0, 0)), it.group.pieces[0])
-        yield Publish(it.round)
-
     def consume(it: Iteration) -> Iterable[Step]:
         yield from await_ranks(it.round, (root,), size)
         yield Copy(Operand(OUT, rank, it.at(0, 0)), Operand(SLOT, root, ZERO, it.round), it.group.pieces[0])
         yield Release(it.round)
 
-    loops = pipelined(cut, produce, no_steps) if rank == root else pipelined(cut, no_steps, consume)
+    loops = pipelined(cut, staging(rank, 0), no_steps) if rank == root else pipelined(cut, no_steps, consume)
     return Plan(kind, "staged", rank, size, *extent(cut), loops)
 
 
@@ -63,9 +61,8 @@ def all_gather(rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limi
     cut = round_groups(sizes, limits.capacity)
 
     def produce(it: Iteration) -> Iterable[Step]:
-        if it.group.pieces[rank]:
-            yield from _stage_own(rank, it)
-            yield from _keep_own(rank, it, places[rank])
+        yield from staging(rank, rank)(it)
+        yield from _keep_own(rank, it, places[rank])
 
     def consume(it: Iteration) -> Iterable[Step]:
         yield from _collect(rank, size, it, places)
@@ -85,19 +82,14 @@ def gather(
         return alone(kind, rank, size, sum(sizes), in_place)
     cut = round_groups(sizes, limits.capacity, lambda pieces: max(n for r, n in enumerate(pieces) if r != root))
 
-    def produce(it: Iteration) -> Iterable[Step]:
-        if it.group.pieces[rank]:
-            yield from _keep_own(rank, it, places[root]) if rank == root else _stage_own(rank, it)
-
     def consume(it: Iteration) -> Iterable[Step]:
         yield from _collect(rank, size, it, places)
         yield Release(it.round)
 
-    loops = (
-        pipelined(cut, produce, consume)
-        if rank == root
-        else (*release_all(rounds_of(cut)), *pipelined(cut, produce, no_steps))
-    )
+    if rank == root:
+        loops = pipelined(cut, lambda it: _keep_own(rank, it, places[root]), consume)
+    else:
+        loops = (*release_all(rounds_of(cut)), *pipelined(cut, staging(rank, rank), no_steps))
     return Plan(kind, "staged", rank, size, *extent(cut), loops, in_place)
 
 
@@ -110,28 +102,11 @@ def scatter(
     in_place = -places[root] if rank == root else None
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), in_place)
-    others = peers(root, size)
     alignment = slot_alignment(size - 1, limits.capacity, 1)
     cut = round_groups(sizes, limits.capacity, lambda pieces: sum(pieces) - pieces[root], alignment)
 
-    def packed(it: Iteration) -> list[int]:
-        # Offset of each rank's piece in the slot; the root's own piece is not staged.
-        return [0, *accumulate(round_up(n, alignment) if r != root else 0 for r, n in enumerate(it.group.pieces))]
-
     def produce(it: Iteration) -> Iterable[Step]:
-        place = packed(it)
-        if place[-1]:
-            yield Claim(it.round)
-            yield from merged(
-                Copy(
-                    Operand(SLOT, rank, Affine(place[j]), it.round),
-                    Operand(IN, rank, it.at(j, places[j])),
-                    it.group.pieces[j],
-                )
-                for j in sorted(others)
-                if it.group.pieces[j]
-            )
-            yield Publish(it.round)
+        yield from staging_packed(root, places, alignment)(it)
         if it.group.pieces[root]:
             yield Copy(
                 Operand(OUT, rank, it.at(root, 0)),
@@ -144,7 +119,7 @@ def scatter(
             yield from await_ranks(it.round, (root,), size)
             yield Copy(
                 Operand(OUT, rank, it.at(rank, 0)),
-                Operand(SLOT, root, Affine(packed(it)[rank]), it.round),
+                Operand(SLOT, root, Affine(packed(it, root, alignment)[rank]), it.round),
                 it.group.pieces[rank],
             )
         yield Release(it.round)
@@ -245,15 +220,10 @@ class _Pairs:
         return self.packed(it, src)[self.rank]
 
 
-def _stage_own(rank: int, it: Iteration) -> Iterable[Step]:
-    yield Claim(it.round)
-    yield Copy(Operand(SLOT, rank, ZERO, it.round), Operand(IN, rank, it.at(rank, 0)), it.group.pieces[rank])
-    yield Publish(it.round)
-
-
 def _keep_own(rank: int, it: Iteration, place: int) -> Iterable[Step]:
     """Copy the input to this rank's block of the output; after the publish, so that no rank waits for it."""
-    yield Copy(Operand(OUT, rank, it.at(rank, place)), Operand(IN, rank, it.at(rank, 0)), it.group.pieces[rank])
+    if n := it.group.pieces[rank]:
+        yield Copy(Operand(OUT, rank, it.at(rank, place)), Operand(IN, rank, it.at(rank, 0)), n)
 
 
 def _collect(rank: int, size: int, it: Iteration, places: list[int]) -> Iterable[Step]:

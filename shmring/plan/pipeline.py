@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 from .limits import LINE
-from .steps import IN, OUT, ZERO, Affine, Await, Copy, Loop, Operand, Plan, Reduce, Release, Step
+from .steps import IN, OUT, SLOT, ZERO, Affine, Await, Claim, Copy, Loop, Operand, Plan, Publish, Reduce, Release, Step
 
 BlockSizes: TypeAlias = int | Sequence[int]  # one for all ranks, or one per rank
 Pieces = list[int]
@@ -128,6 +128,40 @@ IterationSteps = Callable[[Iteration], Iterable[Step]]
 def no_steps(it: Iteration) -> Iterable[Step]:
     """Of a rank that produces, or consumes, nothing."""
     return ()
+
+
+def staging(rank: int, block: int) -> IterationSteps:
+    """Of a rank that stages a block of its input, alone in its slot."""
+
+    def produce(it: Iteration) -> Iterable[Step]:
+        if n := it.group.pieces[block]:
+            yield Claim(it.round)
+            yield Copy(Operand(SLOT, rank, ZERO, it.round), Operand(IN, rank, it.at(block, 0)), n)
+            yield Publish(it.round)
+
+    return produce
+
+
+def packed(it: Iteration, src: int, alignment: int) -> list[int]:
+    """Offset of each rank's piece in the slot of ``src``, which stages one for every rank but itself."""
+    return [0, *accumulate(round_up(n, alignment) if r != src else 0 for r, n in enumerate(it.group.pieces))]
+
+
+def staging_packed(rank: int, places: Sequence[int], alignment: int) -> IterationSteps:
+    """Of a rank that stages the blocks of the others, which begin at ``places`` of its input, together in its slot."""
+
+    def produce(it: Iteration) -> Iterable[Step]:
+        offsets = packed(it, rank, alignment)
+        if offsets[-1]:
+            yield Claim(it.round)
+            yield from merged(
+                Copy(Operand(SLOT, rank, Affine(offsets[j]), it.round), Operand(IN, rank, it.at(j, places[j])), n)
+                for j, n in enumerate(it.group.pieces)
+                if j != rank and n
+            )
+            yield Publish(it.round)
+
+    return produce
 
 
 def pipelined(cut: Sequence[RoundGroup], produce: IterationSteps, consume: IterationSteps) -> tuple[Loop, ...]:

@@ -8,7 +8,6 @@ halving): a partial result in float16 is rounded once more, and in float32 it is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
 
 from .limits import DEFAULT_LIMITS, Limits
 from .pipeline import (
@@ -19,16 +18,18 @@ from .pipeline import (
     await_ranks,
     blocks_of,
     extent,
-    merged,
     no_steps,
+    packed,
     pipelined,
     release_all,
     round_groups,
     round_up,
     rounds_of,
     slot_alignment,
+    staging,
+    staging_packed,
 )
-from .steps import IN, OUT, SLOT, ZERO, Affine, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release, Step
+from .steps import IN, OUT, SLOT, ZERO, Affine, Await, Operand, Plan, Reduce, Release, Step
 from .two_shot import two_shot
 
 
@@ -38,8 +39,8 @@ def all_reduce_one_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, li
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, folds=True)
     cut = round_groups([nbytes], limits.capacity)
-    produce, consume = _stage_whole(rank), _fold(rank, size, range(size))
-    return Plan(kind, "one_shot", rank, size, *extent(cut), pipelined(cut, produce, consume))
+    loops = pipelined(cut, staging(rank, 0), _fold(rank, size, range(size)))
+    return Plan(kind, "one_shot", rank, size, *extent(cut), loops)
 
 
 def all_reduce_two_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
@@ -59,7 +60,7 @@ def reduce_flat(
     if rank == root:
         loops = pipelined(cut, no_steps, _fold(rank, size, range(size)))
     else:
-        loops = (*release_all(rounds_of(cut)), *pipelined(cut, _stage_whole(rank), no_steps))
+        loops = (*release_all(rounds_of(cut)), *pipelined(cut, staging(rank, 0), no_steps))
     return Plan(kind, "flat", rank, size, *extent(cut), loops, in_place)
 
 
@@ -90,28 +91,9 @@ def reduce_scatter(
     alignment = slot_alignment(size - 1, limits.capacity, itemsize)
     cut = round_groups(sizes, limits.capacity, lambda pieces: sum(pieces) - min(pieces), alignment)
 
-    def packed(it: Iteration, src: int) -> list[int]:
-        # Offset of each rank's piece in the slot of `src`, which does not stage a piece for itself.
-        return [0, *accumulate(round_up(n, alignment) if r != src else 0 for r, n in enumerate(it.group.pieces))]
-
-    def produce(it: Iteration) -> Iterable[Step]:
-        place = packed(it, rank)
-        if place[-1]:
-            yield Claim(it.round)
-            yield from merged(
-                Copy(
-                    Operand(SLOT, rank, Affine(place[j]), it.round),
-                    Operand(IN, rank, it.at(j, places[j])),
-                    it.group.pieces[j],
-                )
-                for j in range(size)
-                if j != rank and it.group.pieces[j]
-            )
-            yield Publish(it.round)
-
     def consume(it: Iteration) -> Iterable[Step]:
         if own := it.group.pieces[rank]:
-            before = packed(it, rank)[rank]  # offset of this rank's piece in the slots of later ranks
+            before = packed(it, rank, alignment)[rank]  # offset of this rank's piece in the slots of later ranks
             yield Await(it.round)
             yield Reduce(
                 Operand(OUT, rank, it.at(rank, 0)),
@@ -128,7 +110,8 @@ def reduce_scatter(
             )
         yield Release(it.round)
 
-    return Plan(kind, "staged", rank, size, *extent(cut), pipelined(cut, produce, consume), in_place)
+    loops = pipelined(cut, staging_packed(rank, places, alignment), consume)
+    return Plan(kind, "staged", rank, size, *extent(cut), loops, in_place)
 
 
 def scan(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
@@ -150,21 +133,12 @@ def _prefix(kind: str, rank: int, size: int, nbytes: int, limits: Limits, source
     if size == 1:
         return alone(kind, rank, size, nbytes, folds=True)
     cut = round_groups([nbytes], limits.capacity)
-    produce = _stage_whole(rank) if rank < size - 1 else no_steps
+    produce = staging(rank, 0) if rank < size - 1 else no_steps
     if sources:
         loops = pipelined(cut, produce, _fold(rank, size, sources))
     else:
         loops = (*release_all(rounds_of(cut)), *pipelined(cut, produce, no_steps))
     return Plan(kind, "staged", rank, size, *extent(cut), loops)
-
-
-def _stage_whole(rank: int) -> IterationSteps:
-    def produce(it: Iteration) -> Iterable[Step]:
-        yield Claim(it.round)
-        yield Copy(Operand(SLOT, rank, ZERO, it.round), Operand(IN, rank, it.at(0, 0)), it.group.pieces[0])
-        yield Publish(it.round)
-
-    return produce
 
 
 def _fold(rank: int, size: int, ranks: range) -> IterationSteps:

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .choose import choose
-from .cost import cost
 from .limits import DEFAULT_COSTS, LINE, Costs, Limits
 from .pipeline import round_up
 from .steps import IN, OUT, Affine, Copy, Loop, Operand, Plan, Reduce, Space, Step
@@ -55,20 +53,6 @@ def split_limit(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
 def waking(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
     """Seconds to wake all helper threads of ``threads`` threads, in a binary tree."""
     return (threads.bit_length() - 1) * costs.dispatch
-
-
-def seconds(kind: str, size: int, nbytes: int, threads: int, costs: Costs = DEFAULT_COSTS) -> float:
-    """Predicted seconds of a large collective, if memory bandwidth grows with the number of threads.
-
-    The sum of its bytes at the speed of one thread, the exposed synchronisations, and the time to wake the helpers.
-    """
-    shares = cut(kind, size, nbytes, threads, 0)
-    part = nbytes if shares is None else shares.nbytes
-    limits = Limits() if shares is None else SHARE_LIMITS
-    plans = [choose(kind, rank, size, part, limits=limits) for rank in range(size)]
-    touched = max(cost(plan).touched_nbytes for plan in plans)
-    exposed = (2 if plans[0].algorithm in ("two_shot", "sliced") else 1) * costs.latency
-    return touched / costs.bytes_per_second + exposed + waking(threads, costs)
 
 
 def cut(kind: str, size: int, nbytes: int, threads: int, limit: float) -> ThreadShares | None:

@@ -48,7 +48,7 @@ class Extent(NamedTuple):
 
 
 class Properties(NamedTuple):
-    """Of movable pages, what is to be kept: arguments of `shmring.shared.moved_pages.MovedPages`."""
+    """Of movable pages, what is to be kept: arguments of `shmring.shared.moved.MovedPages`."""
 
     is_locked: bool
     advice: tuple[int, ...]

@@ -1,8 +1,6 @@
 # The registry of a communicator's shared arrays: from an address to (allocation, owner, offset), and back.
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmring.shared.moved_pages cimport MovedPages
-
 cdef enum:
     NOWHERE = 0
     ANYWHERE = 0xffffffff
@@ -18,12 +16,16 @@ ctypedef struct range_t:    # one segment as this process maps it, or an array t
     char *end
     uint32_t allocation
     uint32_t owner
-    void *moved             # the MovedArray, borrowed: it removes itself when it is private again; NULL for a segment
+    void *moved             # its MovedArray, borrowed: it removes itself when it is private again; NULL for a segment
 
 ctypedef struct entry_t:
     uint32_t allocation
     char **bases            # by rank: the address of its data in this process
     void *object            # the Allocation, borrowed: it removes itself when it is freed
+
+
+# Before the registry borrows a reference to an object.
+cdef void may_be_found(found)
 
 
 cdef class AllocationRegistry:
@@ -38,12 +40,12 @@ cdef class AllocationRegistry:
     cdef void insert(self, range_t new) noexcept
     cdef int add(self, Allocation allocation) except -1
     cdef void remove(self, Allocation allocation) noexcept
-    cdef void remove_moved(self, MovedArray moved) noexcept
+    cdef void remove_moved(self, void *moved) noexcept
     cdef range_t *range_at(self, const void *address) noexcept
     cdef place_t place_of(self, const void *address, size_t nbytes) noexcept
     cdef entry_t *entry_of(self, uint32_t allocation) noexcept
     cdef Allocation allocation_of(self, uint32_t number)
-    cdef MovedArray moved_at(self, const void *address)
+    cdef object moved_at(self, const void *address)
 
 
 cdef class Allocation:
@@ -56,26 +58,6 @@ cdef class Allocation:
     cdef readonly bint is_result    # one segment for all ranks
     cdef bint is_registered
     cdef char **bases
-
-
-cdef class MovedArray:
-    cdef AllocationRegistry registry
-    cdef readonly Allocation allocation
-    cdef MovedPages pages
-    cdef readonly object owner  # what keeps the memory of the array
-    cdef readonly int rank
-    cdef char *start            # of the array
-    cdef char *end
-    cdef char *inner_start      # of its whole pages, which are those of the segment
-    cdef char *inner_end
-    cdef char *image            # the whole array in the segment, as this process maps that
-    cdef bint is_registered
-
-    cdef int share(self) except -1
-    cdef int unshare(self, bint is_mapped) except -1
-    cdef int release(self) except -1
-    cdef void stage_ends(self, const char *address, size_t nbytes) noexcept
-    cdef void fetch_ends(self, char *address, size_t nbytes) noexcept
 
 
 cdef class Area:

@@ -10,11 +10,10 @@ Addresses differ from process to process. Ranks exchange a *place*: (allocation,
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memmove
+from libc.string cimport memmove
 
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.mapping cimport Mapping
-from shmring.shared.moved_pages cimport MovedPages
 
 
 # The registry's references are borrowed: without the GIL, a thread may find an object that waits to leave the
@@ -31,7 +30,7 @@ cdef extern from *:
     static inline PyObject *living(void *object) { return Py_NewRef((PyObject *)object); }
     #endif
     """
-    void may_be_found(object)
+    void make_findable "may_be_found"(object)
     object living(void *found)      # a reference; None: it is being deallocated
 
 
@@ -106,10 +105,10 @@ cdef class AllocationRegistry:
         self.nentries = kept
 
     @cython.critical_section
-    cdef void remove_moved(self, MovedArray moved) noexcept:
+    cdef void remove_moved(self, void *moved) noexcept:
         cdef int i, kept = 0
         for i in range(self.nranges):
-            if self.ranges[i].moved != <void *> moved:
+            if self.ranges[i].moved != moved:
                 self.ranges[kept] = self.ranges[i]
                 kept += 1
         self.nranges = kept
@@ -165,7 +164,7 @@ cdef class AllocationRegistry:
         return None if entry == NULL else living(entry.object)
 
     @cython.critical_section
-    cdef MovedArray moved_at(self, const void *address):
+    cdef object moved_at(self, const void *address):
         """The private array that contains an address and is shared now; None if there is none."""
         cdef range_t *found = self.range_at(address)
         return None if found == NULL or found.moved == NULL else living(found.moved)
@@ -195,6 +194,10 @@ cdef class AllocationRegistry:
 
     def __len__(self):
         return self.nentries
+
+
+cdef void may_be_found(found):
+    make_findable(found)
 
 
 @cython.no_gc       # in no cycle: it refers to nothing that refers back
@@ -239,7 +242,7 @@ cdef class Allocation:
             if mapping.address == NULL or offset > mapping.nbytes or nbytes > mapping.nbytes - offset:
                 raise ValueError(f"the segment of rank {r} has no {nbytes} bytes of data from {offset} on")
             self.bases[r] = mapping.address + offset
-        may_be_found(self)
+        make_findable(self)
         registry.add(self)
 
     def __dealloc__(self):
@@ -255,103 +258,6 @@ cdef class Allocation:
         area.allocation = self
         area.rank = rank
         return area
-
-
-@cython.no_gc_clear     # what keeps the memory of the array is not released before the pages are private
-cdef class MovedArray:
-    """A private array of this rank; its whole pages are those of its segment, from `share` to `unshare`.
-
-    Peers find the whole array in the segment, contiguous; the two *ends*, which share a page with other memory, stay
-    where they are, and their bytes are copied into the segment before a call and back after it.
-
-    Parameters
-    ----------
-    allocation : Allocation
-    rank : int
-        This rank.
-    pages : MovedPages
-        Not moved yet.
-    address : int
-        Of the array, which has ``allocation.nbytes`` bytes.
-    inner : tuple of int
-        Bounds of its whole pages.
-    owner : object
-        What keeps its memory.
-    """
-
-    def __cinit__(self, Allocation allocation not None, int rank, MovedPages pages not None, size_t address,
-                  tuple inner not None, owner):
-        self.registry = allocation.registry
-        self.allocation = allocation
-        self.pages = pages
-        self.owner = owner
-        self.rank = rank
-        self.image = allocation.bases[rank]
-        self.start = <char *> address
-        self.end = self.start + allocation.nbytes
-        self.inner_start, self.inner_end = <char *> <size_t> inner[0], <char *> <size_t> inner[1]
-        may_be_found(self)
-
-    def __dealloc__(self):
-        if self.is_registered:
-            self.registry.remove_moved(self)
-
-    @property
-    def nbytes(self):
-        """Bytes of its memory that are those of the segment."""
-        return self.inner_end - self.inner_start if self.is_registered else 0
-
-    @property
-    def bounds(self):
-        """Bounds of its whole pages, and of those of the segment as this process maps that."""
-        inner = self.image + (self.inner_start - self.start)
-        return ((<size_t> self.inner_start, <size_t> self.inner_end),
-                (<size_t> inner, <size_t> (inner + (self.inner_end - self.inner_start))))
-
-    cdef int share(self) except -1:
-        """Map the pages of the segment at the address, with the present content."""
-        cdef range_t new
-        new.start, new.end = self.start, self.end
-        new.allocation, new.owner = self.allocation.number, self.rank
-        new.moved = <void *> self
-        with cython.critical_section(self.registry):
-            self.registry.reserve(1)
-            self.pages.move()
-            self.registry.insert(new)
-            self.is_registered = True
-        return 0
-
-    cdef int unshare(self, bint is_mapped) except -1:
-        """Map private pages with the present content at the address; if the pages of the segment are not mapped there
-        any more (not ``is_mapped``), leave what is there."""
-        if is_mapped:
-            self.pages.restore()
-        self.is_registered = False
-        self.registry.remove_moved(self)
-        return 0
-
-    cdef int release(self) except -1:
-        """Drop what keeps the memory. Any code may run here."""
-        self.owner = self.allocation = None
-        return 0
-
-    cdef void stage_ends(self, const char *address, size_t nbytes) noexcept:
-        """Copy into the segment what a buffer in this array has in common with the ends."""
-        cdef const char *end = address + nbytes
-        if address < self.inner_start:
-            memcpy(self.image + (address - self.start), address, min(end, <const char *> self.inner_start) - address)
-        if end > self.inner_end:
-            address = max(address, <const char *> self.inner_end)
-            memcpy(self.image + (address - self.start), address, end - address)
-
-    cdef void fetch_ends(self, char *address, size_t nbytes) noexcept:
-        """The reverse of `stage_ends`."""
-        cdef char *end = address + nbytes
-        if address < self.inner_start:
-            memcpy(address, self.image + (address - self.start), min(end, self.inner_start) - address)
-        if end > self.inner_end:
-            address = max(address, self.inner_end)
-            memcpy(address, self.image + (address - self.start), end - address)
 
 
 @cython.no_gc

@@ -1,6 +1,6 @@
 """Private arrays become shared memory where they lie, and private again.
 
-The whole pages inside an array are replaced by those of a segment, at the same address (`shmring.shared.moved_pages`).
+The whole pages inside an array are replaced by those of a segment, at the same address (`shmring.shared.moved`).
 All ranks first exchange whether each of them can, so either all arrays are moved or none. Making one private again is
 local. How collectives then use it is decided in `shmring.shared.zero_copy`.
 """
@@ -29,9 +29,16 @@ from shmring.memory.segment import Segment
 from shmring.placement.numa import lay_like
 from shmring.placement.numa_policy import place_by
 from shmring.shared.movable import Properties, examine, mapped_files, whole_pages
-from shmring.shared.moved_pages import MovedPages
-from shmring.shared.moves import claim, disclaim, make_private, make_private_in_child, make_shared, turn
-from shmring.shared.registry import MovedArray
+from shmring.shared.moved import (
+    MovedArray,
+    MovedPages,
+    claim,
+    disclaim,
+    make_private,
+    make_private_in_child,
+    make_shared,
+    turn,
+)
 from shmring.shared.shared_arrays import check_outcomes, exchange_outcome, make_segments
 from shmring.shared.zero_copy import Sharing
 

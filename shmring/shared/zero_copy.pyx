@@ -14,19 +14,48 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.shared.accesses cimport await_accesses, begin_access, end_access
-from shmring.shared.paths cimport (OF_ALL, OF_NO_RANK, OF_ROOT, ONE_RESULT, STAGED, ZERO_COPY, has_one_result,
-                                       parts_of_input, parts_of_output, shared_inputs, shared_outputs)
-from shmring.shared.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry, MovedArray
+from shmring._c.atomics cimport full_fence, load_acquire_u32, store_relaxed_u32, store_release_u32
 from shmring._c.faults cimport fault_point
 from shmring.base.learner cimport PATH, extend_offer, values_of
-from shmring.engine.kinds cimport KIND_ALL_TO_ALL
-from shmring.engine.variants cimport choose_variant, is_staged
 from shmring.engine.eager cimport eager_t, open_eager
+from shmring.engine.kinds cimport KIND, KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, OF_ALL, OF_NO_RANK, OF_ROOT
+from shmring.engine.variants cimport choose_variant, is_staged
+from shmring.shared.moved cimport MovedArray
+from shmring.shared.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry
+from shmring.sync.abort cimport in_trouble
 
 from shmring.engine.kinds import COLLECTIVES
-from shmring.plan.choose import choose
+from shmring.plan.choose import build_plan
 from shmring.plan.zero_copy import entered
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(uint32_t us)
+
+# Through slots; on shared arrays; on shared arrays with one output for all ranks.
+cdef enum:
+    STAGED = 0
+    ZERO_COPY = 1
+    ONE_RESULT = 2
+
+
+cdef inline int shared_inputs(int kind, int path) noexcept nogil:
+    return OF_NO_RANK if kind == KIND_ALL_GATHER and path != ZERO_COPY else KIND[kind].shared_inputs
+
+
+cdef inline int shared_outputs(int kind, int path) noexcept nogil:
+    return OF_ALL if path == ONE_RESULT else KIND[kind].shared_outputs
+
+
+cdef inline bint has_one_result(int kind) noexcept nogil:
+    return kind in (KIND_ALL_REDUCE, KIND_ALL_GATHER)
+
+
+cdef inline size_t parts_of_input(int kind, int size) noexcept nogil:
+    return size if KIND[kind].blocks_in else 1
+
+
+cdef inline size_t parts_of_output(int kind, int size) noexcept nogil:
+    return size if KIND[kind].blocks_out else 1
 
 
 # ---- the state of a communicator -------------------------------------------------------------------------------------
@@ -203,8 +232,8 @@ cdef int pin_all(Sharing s, int kind, int path, int root, size_t nbytes) except 
 cdef char *open_own(Sharing s, char *address, size_t nbytes) except? NULL:
     """A buffer of this rank as it lies in the segment, its ends staged there; NULL if it is not in a moved array.
 
-    The array stays shared until the call has ended (`shmring.shared.moves`)."""
-    cdef MovedArray array = s.registry.moved_at(address)
+    The array stays shared until the call has ended (`shmring.shared.moved`)."""
+    cdef MovedArray array = <MovedArray> s.registry.moved_at(address)
     if array is None or nbytes > <size_t> (array.end - address):
         return NULL
     array.stage_ends(address, nbytes)
@@ -241,7 +270,44 @@ cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t tim
             end_access(e)
         j.in_base, j.out_base = in_base, out_base       # a persistent plan executes it again
     if s.out_image != NULL:
-        s.registry.moved_at(out_base).fetch_ends(out_base, j.nbytes * parts_of_output(j.kind, s.size))
+        (<MovedArray> s.registry.moved_at(out_base)).fetch_ends(out_base, j.nbytes * parts_of_output(j.kind, s.size))
+    return 0
+
+
+# ---- accesses to private arrays of other ranks, where all ranks are threads of one process ---------------------------
+#
+# An array in a segment stays mapped as long as the call of any rank needs it. A private array does not: its owner may
+# free it once its own call has ended. A call that succeeds ends after the last access to the rank's arrays. One that
+# fails first waits until no rank accesses them any more: for a copy or a reduction at most, as waits of other ranks end
+# with the failure. Ranks that come to the call later find the abort record before they access anything.
+
+cdef int begin_access(Engine e) except -1:
+    """Call before this rank accesses arrays of others, and `end_access` in any case after it. Raises, without that, if
+    the call has failed on some rank."""
+    store_relaxed_u32(&e.c.own.accesses, 1)
+    # SYNC accesses (meets: await_accesses). Its caller sees this word, or the abort record is visible here.
+    full_fence()
+    if in_trouble(&e.c.group):
+        end_access(e)
+        e.break_down()
+    return 0
+
+
+cdef void end_access(Engine e) noexcept nogil:
+    store_release_u32(&e.c.own.accesses, 0)      # SYNC accesses over (meets: await_accesses)
+
+
+cdef int await_accesses(Engine e, object error) except -1:
+    """After a failure of this rank in a call: return when no rank accesses its arrays, and none will any more."""
+    cdef int j
+    if not in_trouble(&e.c.group):
+        e.report_abort(f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+    with nogil:
+        full_fence()      # SYNC accesses (meets: begin_access)
+        for j in range(e.c.group.size):
+            # SYNC accesses over (meets: end_access)
+            while load_acquire_u32(&e.c.group.outbox[j].accesses):
+                usleep(20)
     return 0
 
 
@@ -300,8 +366,9 @@ cdef Program zero_copy_program(Engine e, Program staged, execution_t *j, int kin
     key = (kind, j.nbytes, j.itemsize, root, path)
     found = e.programs.get(key)
     if found is None:
-        plan = choose(staged.plan.kind, e.c.group.rank, e.c.group.size, j.nbytes, j.itemsize, root=max(root, 0),
-                      limits=e.limits, shared_arrays=True, one_result=path == ONE_RESULT)
+        name = "zero_copy_shared" if path == ONE_RESULT else "zero_copy"
+        plan = build_plan(staged.plan.kind, name, e.c.group.rank, e.c.group.size, j.nbytes, j.itemsize, max(root, 0),
+                          e.limits)
         found = e.keep_program(key, Program(entered(plan), e.limits))
     return found
 

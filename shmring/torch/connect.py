@@ -14,7 +14,7 @@ import shmring
 from shmring.base import lifecycle
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.nodes.discovery import discover_nodes, forced_node
-from shmring.nodes.group import NodesGroup
+from shmring.nodes.group import NodesGroup, join_node
 from shmring.torch.gloo_wire import GlooWire
 from shmring.torch.processgroup import ProcessGroup
 from shmring.torch.work import seconds
@@ -96,20 +96,13 @@ def _join(
     ``machines`` is what `_machines` finds, ``session`` unique to this group, ``store`` the group's, ``timeout_s`` the
     rendezvous's. ``settings`` are fields of `shmring.config.Config`, the ``timeout`` of calls among them.
     """
-    node = next(i for i, ranks in enumerate(machines) if rank in ranks)
-    size = len(machines[node])
-    local = shmring.init(
-        rank=machines[node].index(rank), size=size, session=f"{session}.{node}", rendezvous_timeout=timeout_s,
-        **settings,
-    )  # fmt: skip
-    try:
-        nranks = sum(map(len, machines))
-        wire = GlooWire(session, dist.PrefixStore(session, store), rank, nranks, local.config.timeout)
-        return NodesCommunicator(NodesGroup(local, machines, wire))
-    except BaseException:
-        local.abort("another node could not be reached")
-        local.close()
-        raise
+    local = join_node(machines, rank, session, timeout_s, settings)
+    size = sum(map(len, machines))
+
+    def connect() -> GlooWire:
+        return GlooWire(session, dist.PrefixStore(session, store), rank, size, local.config.timeout)
+
+    return NodesCommunicator(NodesGroup.over(local, machines, connect))
 
 
 # A second time, as this module is imported after torch: these leave before torch's own exit handlers run.

@@ -13,10 +13,13 @@ from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.collective_checks import moves_opaque_types
-from support.drivers import draw_for, run_cases
+from support.drivers import Direct, draw_for, run_cases
+from support.oracle import Case, check, draw, reduce_model
 
 import shmring
 from shmring.nodes.from_mpi import MpiCommunicator
+
+LOOK = 46  # calls, after which a look at the wire's own collective is over
 
 
 def raises(kind, call, text=""):
@@ -31,25 +34,16 @@ def raises(kind, call, text=""):
     return raised
 
 
-def numbers(comm, count, dtype, seed=0):
-    rows = [np.random.default_rng([seed, r]).standard_normal(count) * 100 for r in range(comm.size)]
-    if np.dtype(dtype).kind == "u":
-        rows = [abs(row) for row in rows]
-    return [row.astype(dtype) for row in rows]
-
-
 def cases(comm, seed):
     """The right answer, bit for bit, by the drivers that take any communicator."""
     for name in ("Direct", "Asynchronous", "Plan", "Many"):
         run_cases(comm, name, draw_for(name, 80, seed))
 
 
-def functions(comm):
-    n, me = comm.size, comm.rank
-    assert np.array_equal(comm.all_reduce(np.full(3, me + 1), op=np.add), np.full(3, n * (n + 1) // 2))
-    assert np.array_equal(comm.scan(np.full(3, me + 1), op=lambda a, b: a * 2 + b)[:1] > 0, [True])
-    many = comm.all_reduce_many([np.ones(3), np.ones(4, np.int32), np.ones(2)])
-    assert [x.tolist() for x in many] == [[n] * 3, [n] * 4, [n] * 2]
+def many(comm):
+    """Lists of arrays of several dtypes."""
+    found = comm.all_reduce_many([np.ones(3), np.ones(4, np.int32), np.ones(2)])
+    assert [x.tolist() for x in found] == [[comm.size] * 3, [comm.size] * 4, [comm.size] * 2]
 
 
 def opaque(comm):
@@ -227,13 +221,10 @@ def merged(comm):
     """Each node adds its ranks first: equal on all ranks and in every run, near the sum in rank order."""
     with shmring.from_mpi(reproducible=False) as loose:
         for count in (5, 1000, 300_000):
-            rows = numbers(comm, count, np.float64)
-            nodes = [sum(rows[r] for r in ranks) for ranks in comm.nodes]
-            wanted = nodes[0]
-            for one in nodes[1:]:
-                wanted = wanted + one
+            rows = Case("all_reduce", count, "float64").inputs(comm.size)
+            wanted = reduce_model([reduce_model([rows[r] for r in ranks], "sum") for ranks in comm.nodes], "sum")
             assert np.array_equal(loose.all_reduce(rows[comm.rank].copy()), wanted)
-            for _ in range(46):  # by MPI's own collective, too
+            for _ in range(LOOK):  # by MPI's own collective, too
                 found = loose.all_reduce(rows[comm.rank].copy())
                 assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
                 assert all(np.array_equal(found, theirs) for theirs in loose.all_gather(found))
@@ -241,44 +232,25 @@ def merged(comm):
             assert np.array_equal(mean, wanted / comm.size)
 
 
-def calls_of_the_wire(comm, dtype):
-    """Every call that MPI's own collectives can make, with its right answer, made of integers: by name."""
-    n, me = comm.size, comm.rank
-    rows = [np.arange(n * 4).reshape(n, 4) % 7 + r for r in range(n)]
-    x, total = rows[me].astype(dtype), sum(rows)
-    last = n - 1
-    return {
-        "all_reduce": (lambda: comm.all_reduce(x.copy()), total),
-        "all_reduce out": (lambda: comm.all_reduce(x, np.empty_like(x)), total),
-        "all_reduce in place on some": (lambda: comm.all_reduce(x.copy(), np.empty_like(x) if me % 2 else None), total),
-        "reduce": (lambda: comm.reduce(x.copy(), root=last), total if me == last else None),
-        "reduce out": (lambda: comm.reduce(x, np.empty_like(x), root=0), total if me == 0 else None),
-        "reduce_scatter": (lambda: comm.reduce_scatter(x), total[me]),
-        "reduce_scatter in place": (lambda: comm.reduce_scatter(y := x.copy(), y[me]), total[me]),
-        "broadcast": (lambda: comm.broadcast(x.copy(), root=last), rows[last]),
-        "all_gather": (lambda: comm.all_gather(x), rows),
-        "gather": (lambda: comm.gather(x, root=last), rows if me == last else None),
-        "scatter": (lambda: comm.scatter(x if me == last else None, np.empty(4, dtype), root=last), rows[last][me]),
-        "all_to_all": (lambda: comm.all_to_all(x), [row[me] for row in rows]),
-        "all_to_all in place": (lambda: comm.all_to_all(y := x.copy(), y), [row[me] for row in rows]),
-    }
+def is_of_the_wire(case):
+    """Whether MPI's own collective can make such a call, with the same result in any order; ``small`` inputs."""
+    return not case.counts and case.count <= 1025 and case.op in ("sum", "prod") and case.dtype != "float16"
 
 
-def wire(comm):
+def wire(comm, seed):
     """The calls that MPI's own collectives can make, in both ways, and what all ranks choose."""
     with shmring.from_mpi(reproducible=False) as loose:
-        for dtype in (np.float32, np.int64, np.complex128, np.uint8):
-            for name, (call, wanted) in calls_of_the_wire(loose, dtype).items():
-                for _ in range(46):  # a look is over after 44
-                    found = call()
-                    assert (found is None) == (wanted is None), name
-                    assert found is None or np.array_equal(found, wanted), (name, dtype, found, wanted)
-        assert loose.all_reduce(np.full(3, loose.rank % 2 == 0), op="lor").all()
-        whole = np.zeros((loose.size, 2))
-        for _ in range(20):
-            whole[loose.rank] = loose.rank
-            loose.all_gather(whole[loose.rank], whole)
-            assert np.array_equal(whole.T[0], range(loose.size))
+        driver = Direct(loose)
+        drawn = draw(40, seed, is_of_the_wire, fill="small")
+        drawn += draw(10, seed, is_of_the_wire, dtype="int64")
+        # Sums that wrap around: Open MPI's own of 8 and 16 bits do not.
+        drawn += [Case("all_reduce", 100, dtype) for dtype in ("uint8", "int8", "uint16", "int16", "uint32")]
+        for case in drawn:
+            for _ in range(LOOK):
+                check(driver, case)
+        for k in range(LOOK):  # in place on some ranks
+            x = np.full(3, loose.rank % 2 == 0)
+            assert loose.all_reduce(x, np.empty_like(x) if loose.rank == k % 2 else None, op="lor").all()
         calls = loose.stats()["wire_calls"]
         assert len(calls) > 20
         assert sum(call["us"]["wire"] is not None for call in calls) > 20
@@ -388,48 +360,31 @@ def refusals(comm):
     raises(shmring.ClosedError, comm.barrier, "is closed")
 
 
-def repeats(comm):
+def repeats(comm, seed):
     """Calls that agree with an earlier one take a shorter way; what does not agree must not."""
     n, me = comm.size, comm.rank
-    for count in range(1, 100):  # more than plans are kept
-        for _ in range(2):
-            assert (comm.all_reduce(np.full(count, me + 1.0)) == sum(range(n + 1))).all()
+    # More than programs are kept.
+    run_cases(comm, "Direct", [Case("all_reduce", count, place="in") for count in range(1, 100) for _ in range(2)])
     for count in (1, 50, 1, 20_000, 300_000):
-        rows = numbers(comm, count, np.int32)
-        for k in range(4):
-            x, out = rows[me] + k, np.zeros(count, np.int32)
-            assert comm.all_reduce(x, out) is out
-            assert np.array_equal(out, sum(rows) + n * k)
-            assert np.array_equal(x, rows[me] + k)
-            assert np.array_equal(comm.all_reduce(x.astype(np.float64)), sum(rows) + n * k)
-            assert np.array_equal(comm.all_reduce(x, op="max" if k % 2 else "sum"),
-                                  np.max(rows, 0) + k if k % 2 else sum(rows) + n * k)  # fmt: skip
-            striped = np.zeros((n, 2 * count), np.int32)[:, ::2]
-            assert comm.all_gather(rows[me], striped) is striped
-            assert np.array_equal(striped, rows)
-            whole = np.zeros((n, count), np.int32)
-            whole[me] = rows[me] + k
-            comm.all_gather(whole[me], whole)  # in place
-            assert np.array_equal(whole, np.array(rows) + k)
-            comm.reduce_scatter(whole, out)
-            assert np.array_equal(out, n * (rows[me] + k))
-            x = rows[me] + k
-            x.flags.writeable = me != 1
-            assert comm.broadcast(x, root=1) is x
-            assert np.array_equal(x, rows[1] + k)
-            locked = np.zeros(count, np.int32)
-            locked.flags.writeable = False
-            memory = np.zeros(2 * count + 1, np.int32)
-            for kind, call in (
-                (TypeError, partial(comm.all_reduce, x, locked)),
-                (TypeError, partial(comm.all_reduce, x, "text")),
-                (TypeError, partial(comm.all_reduce, x, np.zeros(count, np.float32))),
-                (ValueError, partial(comm.all_gather, x, np.zeros((n, count + 1), np.int32))),
-                (ValueError, partial(comm.all_gather, whole.reshape(-1)[1 : count + 1], whole)),
-                (ValueError, partial(comm.all_reduce, x, timeout=-1)),
-                (ValueError, partial(comm.all_reduce, memory[:count], memory[count // 2 + 1 :][:count])),
-            )[: 7 if count > 1 else 4]:  # one element overlaps with nothing
-                raises(kind, call)
+        some = draw_for("Direct", 20, seed, count=count)
+        run_cases(comm, "Direct", [*some, *some, *some[::-1]])
+        x, whole = np.full(count, me, np.int32), np.zeros((n, count), np.int32)
+        x.flags.writeable = me != 1  # the root only reads
+        assert comm.broadcast(x, root=1) is x
+        assert (x == 1).all()
+        locked = np.zeros(count, np.int32)
+        locked.flags.writeable = False
+        memory = np.zeros(2 * count + 1, np.int32)
+        for kind, call in (
+            (TypeError, partial(comm.all_reduce, x, locked)),
+            (TypeError, partial(comm.all_reduce, x, "text")),
+            (TypeError, partial(comm.all_reduce, x, np.zeros(count, np.float32))),
+            (ValueError, partial(comm.all_gather, x, np.zeros((n, count + 1), np.int32))),
+            (ValueError, partial(comm.all_gather, whole.reshape(-1)[1 : count + 1], whole)),
+            (ValueError, partial(comm.all_reduce, x, timeout=-1)),
+            (ValueError, partial(comm.all_reduce, memory[:count], memory[count // 2 + 1 :][:count])),
+        )[: 7 if count > 1 else 4]:  # one element overlaps with nothing
+            raises(kind, call)
     for _ in range(2):
         x = np.ones(7)
         work = comm.all_reduce(x, async_op=True)
@@ -530,13 +485,13 @@ def finalized(comm, order):
 
 def failures(comm):
     """A rank that fails alone while the ranks are connected: it raises its error, and no other rank waits for it."""
-    from shmring.nodes import discovery, from_mpi, mpi_wire
+    from shmring.nodes import discovery, group, mpi_wire
 
     def fail(*args, **kwargs):
         raise shmring.OutOfSharedMemoryError("no room in this test")
 
     odd = comm.size - 1
-    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiTransfers")]
+    places = [(discovery, "create"), (discovery, "try_attach"), (group, "init"), (mpi_wire, "MpiTransfers")]
     for module, name in places:
         original = getattr(module, name)
         if comm.rank == odd:

@@ -37,11 +37,14 @@ _pools: dict[tuple, np.ndarray] = {}
 
 
 def pool_of(dtype, fill="usual"):
-    """Values of a dtype (its name) to cut inputs from; ``special``: infinities, NaNs, denormals, both zeros."""
+    """Values of a dtype (its name) to cut inputs from; ``special``: infinities, NaNs, denormals, both zeros; ``small``:
+    whole numbers of which sums and products are exact in any order."""
     if (dtype, fill) not in _pools:
         number = list(NUMPY_DTYPES).index(dtype)
         if fill == "usual":
             _pools[dtype, fill] = values(NUMPY_DTYPES[dtype], POOL, number)
+        elif fill == "small":
+            _pools[dtype, fill] = np.random.default_rng(number).integers(0, 4, POOL).astype(NUMPY_DTYPES[dtype])
         else:
             with np.errstate(over="ignore"):
                 few = np.array(SPECIAL).astype(NUMPY_DTYPES[dtype])

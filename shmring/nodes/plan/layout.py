@@ -47,12 +47,6 @@ class Layout:
             found[-1][1].append(local)
         return tuple((node, tuple(locals_)) for node, locals_ in found)
 
-    def locate(self, rank: int) -> tuple[int, int]:
-        """The node of a rank, and its local rank there; `ValueError` for what is no rank."""
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{rank} is not a rank, from 0 to {self.size - 1}")
-        return self.places[rank]
-
 
 def cut(count: int, parts: int) -> list[int]:
     """``count`` elements in ``parts`` parts that differ by at most one element."""

@@ -1,6 +1,6 @@
 """Plans of the collectives that reduce over several nodes.
 
-Two algorithms, chosen by `shmring.nodes.plan.choose`:
+Two algorithms, chosen by `shmring.nodes.plan.call`:
 
 - *gather*: one rank of each node gets the vectors of all ranks and reduces them. One message between nodes.
 - *direct*: each node reduces one part of the vector, which all others send to it. Two messages one after the other;

@@ -14,8 +14,8 @@ from shmring import Communicator
 from shmring.errors import ClosedError
 
 MODULES = [
-    "communicator", "collective.coalesced", "collective.call", "shared.registry", "collective.local",
-    "collective.calls", "shared.zero_copy", "p2p.matching", "p2p.pair_queue",
+    "communicator", "collective.coalesced", "collective.call", "collective.calls", "collective.local",
+    "shared.moved", "shared.registry", "shared.zero_copy", "p2p.matching", "p2p.pair_queue",
     "p2p.point_to_point", "p2p.progress", "p2p.requests",
 ]  # fmt: skip
 

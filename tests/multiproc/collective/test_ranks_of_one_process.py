@@ -142,15 +142,15 @@ def test_a_rank_that_comes_after_the_failure_accesses_nothing(comm, call):
 
 
 def without_memory(comm):
-    build = zero_copy.choose
+    build = zero_copy.build_plan
 
-    def refuse(kind, rank, *args, **kwargs):
+    def refuse(kind, name, rank, *args, **kwargs):
         if rank == 0:
             raise MemoryError("no room for a plan")
-        return build(kind, rank, *args, **kwargs)
+        return build(kind, name, rank, *args, **kwargs)
 
     if comm.rank == 0:
-        zero_copy.choose = refuse
+        zero_copy.build_plan = refuse
     comm.barrier()
     comm.all_reduce(np.ones(1 << 20))
 

@@ -1,4 +1,4 @@
-"""What the plans over several nodes send, beside the formulas of `shmring.nodes.plan.cost` and of the documents."""
+"""What the plans over several nodes send, beside the formulas of `shmring.nodes.plan.call` and of the documents."""
 
 import math
 
@@ -10,7 +10,7 @@ from support.nodes_simulator import Simulation
 
 from shmring.nodes.plan import movement, reduction
 from shmring.nodes.plan.build import PIECE_NBYTES
-from shmring.nodes.plan.cost import choose, cost
+from shmring.nodes.plan.call import choose, cost
 from shmring.nodes.plan.layout import Layout, cut
 
 

@@ -1,6 +1,6 @@
 """Ranks compare where they are in their calls."""
 
-from shmring.nodes.history import History, number_of
+from shmring.nodes.transfers import History, number_of
 
 
 def after(*calls):

@@ -245,3 +245,15 @@ def test_a_request_that_a_forked_child_inherited_raises(ranks, monkeypatch):
     ranks[0].renew()
     with pytest.raises(ClosedError):
         request.wait(60)
+
+
+def test_credits_that_come_while_this_rank_leaves_are_for_envelopes_that_it_waits_for(ranks):
+    """A thread of the wire reads them until the connection ends."""
+    for _ in range(40):
+        ranks[0].send(np.zeros(1, np.uint8), 1, 0, FOREVER)
+    for _ in range(40):
+        received(ranks[1], 1)
+    ranks[0].announce_leave()
+    ranks[0].note_lost(1, None)
+    with pytest.raises(PeerLostError):
+        ranks[0].send(np.zeros(1), 1, 0, FOREVER)

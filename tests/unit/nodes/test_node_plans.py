@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from support.nodes_simulator import Simulation
 
+from shmring.dtypes import DTYPE_CODES
 from shmring.nodes.plan import movement, reduction
+from shmring.nodes.plan.call import is_merged, keeps_bits
 from shmring.nodes.plan.layout import Layout
 
 # By rank: those with the same letter are on the same node.
@@ -125,14 +127,6 @@ def test_what_ends_a_result_has_its_number_of_operands(text, algorithm, merged):
         OfOnes(layout, [plan_of(r) for r in range(n)], list(xs), list(outs)).run()
 
 
-def test_the_place_of_what_is_no_rank_is_refused():
-    layout = layout_of("aab")
-    assert layout.locate(2) == (1, 0)
-    for rank in (-1, 3):
-        with pytest.raises(ValueError, match=f"{rank} is not a rank, from 0 to 2"):
-            layout.locate(rank)
-
-
 @pytest.mark.parametrize("itemsize", ITEMSIZES)
 @pytest.mark.parametrize("text", SMALL)
 def test_movement(text, itemsize, seed):
@@ -214,3 +208,22 @@ def test_a_barrier_ends_on_no_rank_before_all_have_come(text):
         with pytest.raises(AssertionError, match="deadlock"):
             simulation.run()
         assert all(simulation.at[r] < len(simulation.plans[r].steps) for r in range(layout.size))
+
+
+@pytest.mark.parametrize(("op", "dtype", "reproducible", "keeps"), [
+    ("sum", "int32", True, True),
+    ("sum", "uint8", True, False),  # sums of MPI may not wrap around
+    ("prod", "int16", True, False),
+    ("max", "int16", True, True),
+    ("bxor", "uint8", True, True),
+    ("sum", "float64", True, False),  # in rank order
+    ("sum", "float64", False, True),
+    ("max", "float64", False, False),
+    ("sum", "float16", False, False),
+    ("avg", "float64", False, False),
+    ("lor", "bool", True, True),
+    ("sum", "bool", True, False),
+])  # fmt: skip
+def test_calls_whose_bits_would_differ_are_not_made_by_another_library(op, dtype, reproducible, keeps):
+    code = DTYPE_CODES[dtype]
+    assert keeps_bits(op, code, is_merged(op, code, reproducible)) is keeps

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shmring.nodes.trials import NAMES, Trials
+from shmring.nodes.transfers import NAMES, Trials
 
 SIZE = 8
 

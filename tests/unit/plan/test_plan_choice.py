@@ -1,10 +1,10 @@
 """Which plan is chosen, and that it can be overridden."""
 
 import pytest
-from plan_costs import Example
+from plan_costs import Example, choose
 from support.plans.cases import roots_of
 
-from shmring.plan.choose import BUILDERS, KINDS, algorithm, choose, flat_reduce_limit, one_shot_limit, schedules
+from shmring.plan.choose import KINDS, flat_reduce_limit, one_shot_limit, schedules
 from shmring.plan.cost import cost
 from shmring.plan.limits import Costs, Limits
 
@@ -26,17 +26,17 @@ def test_all_ranks_choose_the_same_algorithm_and_number_of_rounds(kind):
 def test_small_all_reduces_take_one_shot_and_large_ones_two():
     for size in (2, 3, 4, 8, 64):
         limit = int(one_shot_limit(size, Costs()))
-        assert algorithm("all_reduce", size, limit) == "one_shot"
-        assert algorithm("all_reduce", size, limit + 1) == "two_shot"
+        assert schedules("all_reduce", size, limit)[0] == "one_shot"
+        assert schedules("all_reduce", size, limit + 1)[0] == "two_shot"
 
 
 def test_large_reduces_are_shared_by_the_ranks_if_there_are_more_than_three():
     for size in (2, 3):
-        assert algorithm("reduce", size, 1 << 40) == "flat"
+        assert schedules("reduce", size, 1 << 40)[0] == "flat"
     for size in (4, 8, 64):
         limit = int(flat_reduce_limit(size, Costs()))
-        assert algorithm("reduce", size, limit) == "flat"
-        assert algorithm("reduce", size, limit + 1) == "sliced"
+        assert schedules("reduce", size, limit)[0] == "flat"
+        assert schedules("reduce", size, limit + 1)[0] == "sliced"
 
 
 def test_at_the_limit_both_algorithms_are_predicted_to_take_equally_long():
@@ -64,10 +64,10 @@ def test_a_slower_sync_makes_more_one_shots_and_a_slower_memory_fewer():
 
 def test_thresholds_can_be_set():
     limits = Limits(one_shot_nbytes=1000, flat_reduce_nbytes=0)
-    assert algorithm("all_reduce", 2, 1000, limits) == "one_shot"
-    assert algorithm("all_reduce", 2, 1001, limits) == "two_shot"
-    assert algorithm("reduce", 3, 1, limits) == "sliced"
-    assert algorithm("all_reduce", 2, 8, Limits(one_shot_nbytes=0)) == "two_shot"
+    assert schedules("all_reduce", 2, 1000, limits)[0] == "one_shot"
+    assert schedules("all_reduce", 2, 1001, limits)[0] == "two_shot"
+    assert schedules("reduce", 3, 1, limits)[0] == "sliced"
+    assert schedules("all_reduce", 2, 8, Limits(one_shot_nbytes=0))[0] == "two_shot"
 
 
 def test_both_algorithms_are_tried_around_a_derived_limit_and_one_where_it_is_set():
@@ -81,19 +81,8 @@ def test_both_algorithms_are_tried_around_a_derived_limit_and_one_where_it_is_se
 
 def test_outboxes_too_small_for_slices_fall_back_to_whole_vectors():
     limits = Limits(4, 128)
-    assert algorithm("all_reduce", 9, 1 << 30, limits) == "one_shot"
-    assert algorithm("reduce", 9, 1 << 30, limits) == "flat"
-
-
-def test_shared_arrays_take_zero_copy_plans_where_there_are_some():
-    for kind in KINDS:
-        expected = "zero_copy" if (kind, "zero_copy") in BUILDERS else "staged"
-        assert algorithm(kind, 4, 1 << 20, shared_arrays=True) == expected
-        assert choose(kind, 0, 4, 1 << 20, 4, shared_arrays=True).zero_copy == (expected == "zero_copy")
-
-
-def test_all_to_all_in_place_is_staged_even_on_shared_arrays():
-    assert algorithm("all_to_all", 4, 100, shared_arrays=True, in_place=True) == "staged"
+    assert schedules("all_reduce", 9, 1 << 30, limits)[0] == "one_shot"
+    assert schedules("reduce", 9, 1 << 30, limits)[0] == "flat"
 
 
 def test_nothing_is_asked_of_the_peers_when_there_are_none_or_nothing_to_move():

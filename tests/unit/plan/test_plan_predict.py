@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from plan_costs import choose
 from plan_predictions import prediction
 from plan_tables import main
 from plan_times import LinkModel, MachineModel, predict, two_sockets
 from support.programs import run_python
 
-from shmring.plan.choose import choose
 from shmring.plan.hierarchical import all_reduce
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import Limits

@@ -3,11 +3,12 @@
 import random
 
 import pytest
+from plan_costs import choose
 from support.plans.cases import ALL_BUILDERS, BLOCKS, FORMS, PLACES, call_of, planner, roots_of, small
 from support.plans.reference import verify
 from support.plans.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
-from shmring.plan.choose import KINDS, choose
+from shmring.plan.choose import KINDS
 from shmring.plan.limits import Limits
 
 each_builder = pytest.mark.parametrize(("kind", "algorithm"), ALL_BUILDERS)

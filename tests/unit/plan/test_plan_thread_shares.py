@@ -5,15 +5,16 @@ from itertools import product
 
 import numpy as np
 import pytest
+from plan_costs import choose, seconds
 from support.plans.cases import PLACES, call_of, roots_of, small
 from support.plans.reference import prepare
 from support.plans.simulate import RankBuffers, Simulator, at_random
 
-from shmring.plan.choose import KINDS, choose
+from shmring.plan.choose import KINDS
 from shmring.plan.cost import cost
 from shmring.plan.limits import Costs, Limits
 from shmring.plan.steps import Copy
-from shmring.plan.thread_shares import BLOCKS, cut, seconds, spaced, split_limit, waking
+from shmring.plan.thread_shares import BLOCKS, cut, spaced, split_limit, waking
 
 FORMS = [(kind, place) for kind in KINDS for place in PLACES]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plan_costs import FORMULAS
+from plan_costs import FORMULAS, choose
 from support.plans.cases import FORMS, call_of, planner, roots_of, small
 from support.plans.reference import CollectiveCall, prepare, verify
 from support.plans.simulate import (
@@ -22,7 +22,6 @@ from support.plans.simulate import (
 )
 
 from shmring.plan import zero_copy
-from shmring.plan.choose import choose
 from shmring.plan.steps import Affine, Await, Claim, Copy, Loop, Publish, Reduce
 from shmring.plan.zero_copy import entered
 
@@ -103,9 +102,3 @@ def test_the_page_on_shared_arrays_has_the_cost_of_the_plans():
         assert ratios == [f"{formula.units(p) / private.units(p):.2f}" for p in (2, 8)]
         seen.add((kind, algorithm))
     assert seen == {name for name in FORMULAS if name[1].startswith("zero_copy")}
-
-
-def test_choose_takes_the_plan_of_one_result_where_there_is_one():
-    for kind in ("all_reduce", "all_gather"):
-        assert choose(kind, 0, 4, 4096, shared_arrays=True, one_result=True).algorithm == "zero_copy_shared"
-        assert choose(kind, 0, 4, 4096, shared_arrays=True).algorithm == "zero_copy"

@@ -9,7 +9,7 @@ from shmring.errors import ClosedError
 from shmring.memory.header import HEADER_NBYTES, RING
 from shmring.memory.unnamed import create_unnamed
 from shmring.shared.movable import Properties, examine, mapped_files, whole_pages
-from shmring.shared.moved_pages import MovedPages
+from shmring.shared.moved import MovedPages
 
 PAGE = mmap.PAGESIZE
 FIRST = -(-HEADER_NBYTES // PAGE) * PAGE
