@@ -11,11 +11,11 @@ ratio, and of a fresh communicator the first 20 calls and the first thousand aga
 
 import argparse
 import statistics
-import time
 
 import numpy as np
 
 import shmring
+from shmring.bench.turns import compare, loop_of, turn
 
 CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "ping_pong")
 SIZES = tuple(1 << bits for bits in range(12, 27, 2))
@@ -65,40 +65,23 @@ def statement(comm, call, nbytes, is_shared):
     return collective
 
 
-def timed(comm, run, ncalls):
-    """Seconds of a call, of the slowest rank."""
-    comm.barrier()
-    began = time.perf_counter()
-    for _ in range(ncalls):
-        run()
-    took = (time.perf_counter() - began) / ncalls
-    return max(comm.all_gather(np.array([took]))[:, 0].tolist())
-
-
 def row(comm, call, nbytes, is_shared, seconds):
-    """The figures of one row, on every rank."""
+    """The figures of one row in microseconds, on every rank."""
     fixed = STAGED | DIRECT if is_shared else STAGED
     groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
     runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
     shipped = groups["shipped"]
-    each = [timed(comm, runs["shipped"], 1) for _ in range(1000 if nbytes <= 1 << 22 else 200)]
+    first = loop_of(runs["shipped"])
+    each = [turn(comm, first, 1, warmup=0) for _ in range(1000 if nbytes <= 1 << 22 else 200)]
     settled = statistics.median(each[-100:])
-    slices = {name: [] for name in groups}
-    ncalls = max(1, int(SLICE_S / settled))
-    end = time.perf_counter() + seconds
-    while True:
-        for name, group in groups.items():
-            slices[name].append(timed(group, runs[name], ncalls))
-        if comm.broadcast(np.array([time.perf_counter() > end]))[0]:
-            break
-    times = {name: statistics.median(found) for name, found in slices.items()}
-    best = min(fixed, key=times.get)
+    found = compare(comm, runs, seconds=seconds, cycles=1 << 30, slice_s=SLICE_S)
+    best = min(fixed, key=found.median)
     programs = shipped.stats()["programs"]
     for group in groups.values():
         group.close()
     return {
-        "shipped": times["shipped"],
-        "best": times[best],
+        "shipped": found.median("shipped"),
+        "best": found.median(best),
         "name": best,
         "first": statistics.fmean(each[:20]) / settled,
         "thousand": statistics.fmean(sorted(each)[: len(each) * 99 // 100]) / settled,
@@ -118,7 +101,7 @@ def rank_main(comm, arguments):
                     continue
                 found = row(comm, call, nbytes, is_shared, arguments.seconds)
                 if comm.rank == 0:
-                    us = [f"{1e6 * found[key]:.1f}" for key in ("shipped", "best")]
+                    us = [f"{found[key]:.1f}" for key in ("shipped", "best")]
                     ratios = [found["shipped"] / found["best"], found["first"], found["thousand"]]
                     kind = "shared" if is_shared else "private"
                     cells = [call, nbytes, kind, *us, *(f"{ratio:.2f}" for ratio in ratios)]

@@ -13,11 +13,12 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 from sides import output_of, run_of
 
-from shmring.bench.turns import PROCESSORS
+from shmring.bench.turns import PROCESSORS, take_turns
 from shmring.launch.numerical_threads import THREAD_VARIABLES
 
 
@@ -74,11 +75,8 @@ def main():
             "torchrun": (torchrun, {}),
             "all processors": (run_of(n, *worker), {"OMP_NUM_THREADS": str(len(PROCESSORS))}),
         }
-        found = {name: [] for name in ways}
-        for _ in range(args.runs):
-            for name, way in ways.items():
-                found[name].append(measured(*way))
-        for name, runs in found.items():
+        slices = {name: partial(measured, *way) for name, way in ways.items()}
+        for name, runs in take_turns(slices, lambda cycle: cycle >= args.runs).items():
             step_ms = statistics.median(milliseconds for milliseconds, _ in runs)
             print(f"| {name} | {n} | {runs[0][1]} | {step_ms:.1f} |", flush=True)
 

@@ -3,7 +3,7 @@
     python bench/bench_multiprocessing.py messages
     python bench/bench_multiprocessing.py loaders ["one tensor of 10 MB"]
 
-The ways are interleaved: each round measures all of them, in an order that changes. The data set costs nothing: its
+The ways take turns: each round measures all of them, in an order drawn anew. The data set costs nothing: its
 items are made once, so what is measured is what moves them.
 """
 
@@ -11,16 +11,18 @@ import multiprocessing
 import statistics
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 import shmring.multiprocessing
+from shmring.bench.turns import take_turns
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402 after the skip
 
-LIBRARIES = (shmring.multiprocessing, multiprocessing)
+LIBRARIES = {"shmring": shmring.multiprocessing, "standard": multiprocessing}
 ITEMS, TRIPS = 10_000, 2000
 WAYS = ("shmring", "file_descriptor", "file_system")
 BATCHES = 25
@@ -136,23 +138,19 @@ def figures_of(library):
 
 
 def messages():
-    rounds = []
-    for round_ in range(ROUNDS):
-        order = 1 - 2 * (round_ % 2)
-        rounds.append([figures_of(library) for library in LIBRARIES[::order]][::order])
+    slices = {name: partial(figures_of, library) for name, library in LIBRARIES.items()}
+    taken = take_turns(slices, lambda cycle: cycle >= ROUNDS)
     for place, name in enumerate(("round trip of an int", "round trip of 8 MB", "item of a queue", "task of a pool")):
-        us = [statistics.median(each[side][place] for each in rounds) for side in range(2)]
+        us = [statistics.median(figures[place] for figures in taken[library]) for library in LIBRARIES]
         print(f"{name:24s} shmring {us[0]:8.1f} us  standard {us[1]:8.1f} us  x{us[1] / us[0]:.2f}", flush=True)
 
 
 def loaders(*kinds):
     for kind in kinds or KINDS:
         for name, collate in COLLATIONS.items():
-            times = {way: [] for way in WAYS}
-            for round_ in range(ROUNDS):
-                for way in WAYS[round_ % 3 :] + WAYS[: round_ % 3]:
-                    times[way].append(seconds_of(way, kind, lambda x, c=collate: c([x])))
-            us = {way: statistics.median(t) * 1e6 for way, t in times.items()}
+            slices = {way: partial(seconds_of, way, kind, lambda x, c=collate: c([x])) for way in WAYS}
+            taken = take_turns(slices, lambda cycle: cycle >= ROUNDS)
+            us = {way: statistics.median(times) * 1e6 for way, times in taken.items()}
             print(f"{kind:36s} {name:28s}", *(f"{way} {u:8.0f} us" for way, u in us.items()),
                   f" x{min(us['file_descriptor'], us['file_system']) / us['shmring']:.2f}", flush=True)
 

@@ -175,14 +175,14 @@ def find_channels(rows: Sequence[tuple[str, int]]) -> tuple[list[Competitor], di
 
 def ceiling() -> Competitor:
     """The copy and round-trip measurement of the machine, timed like a competitor."""
-    return Competitor(CEILING, "copy", sys.executable, _by_shmring, {"backend": "ceiling"})
+    return Competitor(CEILING, "copy", sys.executable, _by_hand, {"backend": "ceiling"})
 
 
 def _of_interpreter(label: str, python: str, facts: dict) -> Iterator[Competitor]:
     if not label or facts["shmring"]:
         title = f"shmring {shmring.__version__}" if not label else "shmring"
         for name, kind in (("shmring", "private"), ("shared", "shared"), ("share", "share"), ("plan", "plan")):
-            yield Competitor(name, title, python, _by_shmring, {"backend": "ours", "kind": kind})
+            yield Competitor(name, title, python, _by_hand, {"backend": "ours", "kind": kind})
     if mpi := facts["mpi"]:
         flavour = next((_MPI[name] for name in _MPI if mpi["title"].startswith(name)), None)
         if flavour is not None:
@@ -196,7 +196,7 @@ def _of_interpreter(label: str, python: str, facts: dict) -> Iterator[Competitor
     if deepspeed := facts.get("deepspeed"):
         yield Competitor("deepspeed", "DeepSpeed", python, _by_hand, {"backend": "deepspeed", **deepspeed})
     if not label:
-        yield Competitor("pipes", "multiprocessing", python, _by_fork, {"backend": "pipes"})
+        yield Competitor("pipes", "multiprocessing", python, _by_hand, {"backend": "pipes"})
 
 
 def _probe(python: str, deepspeed_source: str) -> dict:
@@ -211,11 +211,6 @@ def _probe(python: str, deepspeed_source: str) -> dict:
 
 
 # ---- launchers ---------------------------------------------------------------------------------------------------
-
-
-def _by_shmring(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
-    run = [one.python, "-m", "shmring", "run", "-n", str(layout.size), "--"]
-    yield [*run, one.python, str(WORKER), "rank", *address], {}
 
 
 def _by_hand(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:

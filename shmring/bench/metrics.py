@@ -18,7 +18,6 @@ OPS = (
     "barrier",
     "ping_pong",
 )
-WITHOUT_SIZE = ("barrier",)
 
 # What is measured of channels: the meaning of a figure, and the bytes of a message.
 CHANNEL_OPS = {
@@ -28,7 +27,7 @@ CHANNEL_OPS = {
     "round_trip": ("microseconds per round trip", (64,)),
     "think": ("microseconds per round trip, with 1 ms between two", (64,)),
     "idle": ("processor microseconds per second, while waiting", (64,)),
-    "death": ("microseconds from SIGKILL of the sender to the receiver's error", (64,)),
+    "death": ("microseconds from the SIGKILL of a rank to another's error", (64,)),
 }
 ONCE = ("idle", "death")  # measured once, not in slices
 DEFAULT_SIZES = "8,64,512,4Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"

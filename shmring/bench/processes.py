@@ -8,12 +8,14 @@ import os
 import re
 import secrets
 import selectors
+import shutil
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ class CompetitorProcesses:
         self._launchers: list[subprocess.Popen] = []
         self._connections: dict[int, _RankConnection] = {}
         self._shared_files: set[Path] = set()
+        self._page = -1  # of the start barrier; its last word is when a rank killed itself
         self._resources = contextlib.ExitStack()
 
     @property
@@ -56,7 +59,8 @@ class CompetitorProcesses:
         CompetitorFailure
             The ranks did not connect within ``patience`` seconds.
         """
-        self.folder.mkdir(exist_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)  # where ranks met that have ended
+        self.folder.mkdir()
         address = f"{user_prefix()[1:]}bench-{secrets.token_hex(8)}"
         deadline = time.monotonic() + patience
         with contextlib.ExitStack() as on_failure:
@@ -66,7 +70,7 @@ class CompetitorProcesses:
             listener = self._resources.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             listener.bind("\0" + address)
             listener.listen(self.layout.size)
-            page = os.memfd_create("start barrier")
+            page = self._page = os.memfd_create("start barrier")
             self._resources.callback(os.close, page)
             os.ftruncate(page, self.layout.size * PAGE_WORDS * 8)
             for command, variables in self.competitor.commands(self.layout, address, self.folder):
@@ -92,25 +96,41 @@ class CompetitorProcesses:
             self._note_shared_files()
             on_failure.pop_all()
 
-    def ask(self, patience: float, *, answering: int | None = None, **order: Any) -> list[dict]:
-        """Send an order to all ranks and return their answers by rank; of the first ``answering`` ranks if given.
+    def ask(self, patience: float, **order: Any) -> list[dict]:
+        """Send an order to all ranks and return their answers by rank.
 
         Raises
         ------
         CompetitorFailure
             A rank reported a failure, died, or did not answer in ``patience`` seconds. All ranks have been ended.
         """
-        message = json.dumps(order).encode() + b"\n"
         try:
-            for connection in self._connections.values():
-                connection.send(message)
-            answers = self._answers(time.monotonic() + patience, answering)
+            self._send(order)
+            answers = self._answers(time.monotonic() + patience)
             if order["do"] == "prepare":
                 self._note_shared_files()
             return answers
         except CompetitorFailure:
             self.end()
             raise
+
+    def kill_last(self, patience: float) -> list[dict]:
+        """Have the last rank kill itself, and the others call; the answers of these, or what became of them instead.
+
+        All ranks have been ended then.
+        """
+        self._send({"do": "once", "what": "death"})
+        *survivors, dead = sorted(self._connections)
+        found = {rank: {"seen": f"waits for more than {patience:g} s"} for rank in survivors}
+        for rank, answer in self._arriving(survivors, time.monotonic() + patience):
+            if isinstance(answer, CompetitorFailure):
+                word = os.pread(self._page, 8, self.layout.size * PAGE_WORDS * 8 - 8)
+                us = (time.perf_counter_ns() - int.from_bytes(word, sys.byteorder)) / 1e3
+                answer = {"us": us, "seen": "is ended by the launcher"}
+            found[rank] = answer
+        self._connections[dead].is_whole = False
+        self.end()
+        return list(found.values())
 
     def end(self) -> None:
         """Ask the ranks to quit, kill those that do not, and remove their files from shared memory."""
@@ -137,6 +157,11 @@ class CompetitorProcesses:
         self._shared_files = set()
         self._resources = contextlib.ExitStack()
 
+    def _send(self, order: dict[str, Any]) -> None:
+        message = json.dumps(order).encode() + b"\n"
+        for connection in self._connections.values():
+            connection.send(message)
+
     def _all_connected(self) -> bool:
         return bool(self._connections) and all(connection.is_whole for connection in self._connections.values())
 
@@ -160,23 +185,32 @@ class CompetitorProcesses:
                 return _RankConnection(connection, deadline)
             connection.close()
 
-    def _answers(self, deadline: float, answering: int | None = None) -> list[dict]:
+    def _answers(self, deadline: float) -> list[dict]:
         answers: dict[int, dict] = {}
-        ranks = sorted(self._connections)[:answering]
+        for rank, answer in self._arriving(self._connections, deadline):
+            if isinstance(answer, CompetitorFailure):
+                raise answer
+            answers[rank] = answer
+        if missing := sorted(self._connections.keys() - answers.keys()):
+            late = ", ".join(map(str, missing))
+            raise CompetitorFailure(f"no answer from rank {late} in time: it hangs, or is far too slow")
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _arriving(self, ranks: Iterable[int], deadline: float) -> Iterator[tuple[int, dict | CompetitorFailure]]:
+        """Each of these ranks with its answer, or the reason that it cannot give one, as they come; to the deadline."""
         with selectors.DefaultSelector() as selector:
             for rank in ranks:
                 selector.register(self._connections[rank].socket, selectors.EVENT_READ, self._connections[rank])
-            while len(answers) < len(ranks):
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    late = ", ".join(map(str, sorted(set(ranks) - answers.keys())))
-                    raise CompetitorFailure(f"no answer from rank {late} in time: it hangs, or is far too slow")
+            while selector.get_map() and (ready := selector.select(max(0.0, deadline - time.monotonic()))):
                 for key, _ in ready:
-                    answer = key.data.read(self._last_output)
+                    answer: dict | CompetitorFailure | None
+                    try:
+                        answer = key.data.read(self._last_output)
+                    except CompetitorFailure as failure:
+                        answer = failure
                     if answer is not None:
-                        answers[key.data.rank] = answer
                         selector.unregister(key.fileobj)
-        return [answers[rank] for rank in sorted(answers)]
+                        yield key.data.rank, answer
 
     def _last_output(self) -> str:
         """The last line that the processes printed: usually the reason of a failure."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,7 +32,10 @@ class Verdict(NamedTuple):
         peer = min(peers, key=lambda one: row.median(one) or 0.0, default=None)
         if name is None or peer is None:
             return cls(name, peer, None)
-        return cls(name, peer, metrics.ratio(row.results[name].us, row.results[peer].us))
+        own_us, peer_us = row.results[name].us, row.results[peer].us
+        if row.op in metrics.ONCE:  # without turns
+            return cls(name, peer, statistics.median(own_us) / statistics.median(peer_us))
+        return cls(name, peer, metrics.ratio(own_us, peer_us))
 
 
 def as_json(
@@ -86,6 +90,8 @@ def _result(row: Row, name: str) -> dict[str, Any]:
         }
         if result.rewrite_us:
             facts["rewrite_us"] = result.rewrite_us
+        if result.seen:
+            facts["seen"] = result.seen
         if result.trips_us:
             facts["percentiles_us"] = metrics.percentiles(result.trips_us)
     return facts

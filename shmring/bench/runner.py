@@ -56,6 +56,8 @@ class Result:
     version: str = ""
     """The version that the competitor reported."""
     statement: str = ""
+    seen: str = ""
+    """What the other ranks saw of one that was killed."""
     problem: str = ""
     times: int = 1
     """Statements per slice."""
@@ -277,15 +279,18 @@ class _RowRun:
         return max(answer["ns"] for answer in answers) / (times * self._result(name).calls) / 1e3
 
     def _once(self, name: str) -> None:
-        """A measurement without turns: of a rank that waits, or of the end of one."""
+        """A measurement without turns: of a rank that waits, or of the end of one, in each cycle."""
         result = self._result(name)
         if self.row.op == "idle":
             result.us = [self._ask(name, do="once", what="idle", seconds=IDLE_S)[1]["us"]]
             return
-        (answer,) = self._ask(name, do="once", what="death", answering=1)
-        self.participants[name].processes.end()  # rank 1 is dead
-        result.problem = answer.get("unsupported", "")
-        result.us = [answer["us"]] if "us" in answer else []
+        for cycle in range(self.settings.cycles or 1):
+            if cycle and not self._prepare(name):
+                return
+            for answer in self.participants[name].processes.kill_last(self.settings.patience):
+                result.us += [answer["us"]] if "us" in answer else []
+                result.seen = result.seen or answer["seen"]
+        result.problem = "" if result.us else result.seen
 
     def _check(self, name: str) -> bool:
         return self._is_right(name, self._ask(name, do="check"))

@@ -75,8 +75,10 @@ def left_out(
 ) -> list[str]:
     """Lines that name what this run could not measure, each with the reason."""
     lines = [f"{name}: {problem}" for name, problem in problems.items()]
-    known = {name for row in stored()["rows"] if row["op"] in {one.op for one in rows} for name in row["us"]}
     names = {one.name.partition("@")[0] for one in found}
+    ops = {one.op for one in rows}
+    there = [row["us"].keys() for row in stored()["rows"] if row["op"] in ops]
+    known = {name for us in there if us & names for name in us}  # not those of the other comparison
     for name in sorted(known - names - set(problems)):
         if not is_ours(name):
             lines.append(f"{name}: no Python here has {WHERE.get(name, name)}; --python LABEL=PATH looks in another")

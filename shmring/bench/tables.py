@@ -50,6 +50,8 @@ class Table:
             if result.trips_us:
                 shares = metrics.percentiles(result.trips_us)
                 lines.append(f"{name:>24}: " + ", ".join(f"{key} {time_text(us)}" for key, us in shares.items()))
+            if result.seen and result.us:
+                lines.append(f"{name:>24}: at most {time_text(max(result.us))}, {result.seen}")
         return lines + self._problems(row)
 
     def _head(self, row: Row) -> list[str]:

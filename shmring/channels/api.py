@@ -44,8 +44,8 @@ def channel(
     Returns
     -------
     Sender, Receiver
-        Or RecordSender and RecordReceiver. Each belongs to the process that first uses it: use them in two threads,
-        inherit them through a fork, or pass them to a process of multiprocessing, by any start method.
+        With a dtype, RecordSender and RecordReceiver. Each belongs to the process that first uses it: use them in two
+        threads, inherit them through a fork, or pass them to a process of multiprocessing, by any start method.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def open_channel(
     Returns
     -------
     Sender or Receiver
-        Or RecordSender or RecordReceiver.
+        With a dtype, RecordSender or RecordReceiver.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def fan_in(
     Returns
     -------
     list of Sender, FanInReceiver
-        Or of RecordSender. The senders are those of a `channel`. Each end belongs to the process that first uses it.
+        With a dtype, list of RecordSender. Each end belongs to the process that first uses it.
 
     Notes
     -----
@@ -182,7 +182,7 @@ def broadcast_channel(
     Returns
     -------
     Sender, list of Receiver
-        Or RecordSender, list of RecordReceiver: those of a `channel`. `Sender.send` returns to how many receivers a
+        With a dtype, RecordSender and list of RecordReceiver. `Sender.send` returns to how many receivers a
         message goes, `Sender.receivers` the state of each. Each end belongs to the process that first uses it.
 
     Notes

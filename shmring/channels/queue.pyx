@@ -316,8 +316,8 @@ cdef class Queue:
         block : bool, default True
             Whether to wait for one.
         timeout : float, optional
-            Seconds to wait for one to come; None for ever. An item that has begun to come is waited for, as long as its
-            producer goes on.
+            Seconds to wait for an item to come; None for ever. An item that has begun to come is waited for as long as
+            its producer goes on.
 
         Returns
         -------
@@ -327,7 +327,7 @@ cdef class Queue:
         Raises
         ------
         queue.Empty
-            None came in time.
+            No item came in time.
         ObjectError
             It cannot be made here. It was removed.
         ClosedError
@@ -408,7 +408,7 @@ cdef class Queue:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for one; None for ever.
+            Seconds to wait for an item; None for ever.
 
         Returns
         -------
@@ -549,7 +549,7 @@ cdef class Queue:
         return min(self.count(), <uint64_t>sys.maxsize)
 
     def empty(self):
-        """Whether there is none in it; a moment later there may be one."""
+        """Whether no item is in it; a moment later there may be one."""
         return self.count() == 0
 
     def full(self):

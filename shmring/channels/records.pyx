@@ -72,8 +72,8 @@ cdef class RecordSender(RingSender):
         Returns
         -------
         bool
-            True; False if the channel drops what does not fit, and this record did not. In a broadcast an int: to how
-            many receivers.
+            True; False if the channel drops what does not fit, and this record did not. In a broadcast an int: the
+            number of receivers that it goes to.
 
         Raises
         ------
@@ -386,7 +386,7 @@ cdef class RecordReceiver(RingReceiver):
         Returns
         -------
         int
-            How many.
+            The number of records received.
 
         Raises
         ------

@@ -229,16 +229,16 @@ cdef class Sender(RingSender):
         Returns
         -------
         bool
-            True; False if the channel drops what does not fit, and this message did not. In a broadcast an int: to how
-            many receivers, those not taken yet included, those that are gone not.
+            True; False if the channel drops what does not fit, and this message did not. In a broadcast an int: the
+            number of receivers that it goes to, which includes ends that no process has taken yet.
 
         Raises
         ------
         queue.Full
             No room in time. No receiver gets anything of this message.
         PeerLostError
-            The receiver, in a broadcast each of them, has closed, or died. On a named channel a new one may come, and
-            sending goes on.
+            The receiver has closed, or died; in a broadcast, all receivers have. On a named channel a new one may come,
+            and sending goes on.
         TypeError, ValueError
             Not bytes nor an array, or too long for a call that may not wait. Nothing was sent.
         """

@@ -1,4 +1,4 @@
-"""What the ranks of the demo do: train a network on handwritten digits, check the result, time the all-reduce.
+"""The training of the demo: a small network that several ranks, or one process, train on handwritten digits.
 
 Every rank holds all parameters and computes the gradient of its share of each batch. One all-reduce sums the shares,
 and since every rank then takes the same optimizer step, parameters are never sent. All parameters are in one flat
@@ -7,13 +7,8 @@ vector, and so is their gradient, so that the ranks all-reduce a single array.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from importlib.resources import files
-from multiprocessing.connection import Client, Listener
-from time import perf_counter_ns
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +18,6 @@ SHAPES = ((NINPUTS, NHIDDEN), (NHIDDEN,), (NHIDDEN, NCLASSES), (NCLASSES,))  # w
 NPARAMETERS = sum(int(np.prod(shape)) for shape in SHAPES)
 RATE, MOMENTUM = np.float32(0.2), np.float32(0.9)
 TEST_EVERY = 5  # images 0, 5, 10, ... (360 of 1797) are for tests only; the split does not depend on the seed
-NROUNDS, NCALLS = 25, 10  # timed exchanges: rounds of calls, alternating between shmring and pipes
 
 
 class Digits(NamedTuple):
@@ -100,22 +94,12 @@ def recognise(parameters: np.ndarray, images: np.ndarray) -> np.ndarray:
     return forward(parameters, images)[1].argmax(axis=1)
 
 
+def accuracy(parameters: np.ndarray, digits: Digits) -> float:
+    """The fraction of the test images of which the network finds the label."""
+    return float(np.mean(recognise(parameters, digits.test_images) == digits.test_labels))
+
+
 # ---- The training ----
-
-
-class Settings(NamedTuple):
-    """The parameters of the training, the same on every rank."""
-
-    nepochs: int
-    seed: int
-
-
-class Trained(NamedTuple):
-    """The result and the history of a training run."""
-
-    parameters: np.ndarray
-    losses: list[float]  # of every batch, before its step
-    accuracies: list[float]  # on the test images, after every epoch, if wanted
 
 
 def batches(nimages: int, epoch: int, seed: int) -> Iterator[np.ndarray]:
@@ -130,17 +114,25 @@ def share(indices: np.ndarray, rank: int, size: int) -> np.ndarray:
     return indices[rank * len(indices) // size : (rank + 1) * len(indices) // size]
 
 
-def train(settings: Settings, size: int, ranks: range, combine: Callable, on_epoch: Callable | None = None) -> Trained:
-    """Train as some of ``size`` ranks; ``combine(messages)`` makes the first message the sum of all ranks' messages.
+def train(
+    nepochs: int,
+    seed: int,
+    size: int,
+    ranks: range,
+    combine: Callable[[np.ndarray], object],
+    on_epoch: Callable[[int, float, float], object] | None = None,
+) -> np.ndarray:
+    """Train as some of ``size`` ranks; return the parameters.
 
-    A message is the gradient with the loss behind it, so that one all-reduce a step carries both.
+    ``combine(messages)`` makes the first message the sum of all ranks' messages. A message is the gradient with the
+    loss behind it, so that one all-reduce a step carries both. ``on_epoch`` is called with the number of each epoch
+    that is over, the loss of its last batch, and the accuracy on the test images.
     """
-    digits, parameters = load_digits(), initial(settings.seed)
+    digits, parameters = load_digits(), initial(seed)
     velocity = np.zeros_like(parameters)
     messages = np.empty((len(ranks), NPARAMETERS + 1), np.float32)
-    trained = Trained(parameters, [], [])
-    for epoch in range(settings.nepochs):
-        for batch in batches(len(digits.train_images), epoch, settings.seed):
+    for epoch in range(nepochs):
+        for batch in batches(len(digits.train_images), epoch, seed):
             for rank, message in zip(ranks, messages, strict=True):
                 mine = share(batch, rank, size)
                 images, labels = digits.train_images[mine], digits.train_labels[mine]
@@ -149,11 +141,9 @@ def train(settings: Settings, size: int, ranks: range, combine: Callable, on_epo
             velocity *= MOMENTUM  # stochastic gradient descent with momentum
             velocity -= RATE * messages[0, :-1]
             parameters += velocity
-            trained.losses.append(float(messages[0, -1]))
         if on_epoch is not None:
-            trained.accuracies.append(float(np.mean(recognise(parameters, digits.test_images) == digits.test_labels)))
-            on_epoch(epoch + 1, trained.losses[-1], trained.accuracies[-1])
-    return trained
+            on_epoch(epoch + 1, float(messages[0, -1]), accuracy(parameters, digits))
+    return parameters
 
 
 def add_in_order(messages: np.ndarray) -> None:
@@ -169,90 +159,3 @@ def tolerance(parameters: np.ndarray, nsteps: int) -> float:
     step (4 are allowed), and a smooth network does not amplify the difference.
     """
     return 4 * nsteps * 2.0**-24 * float(np.abs(parameters).max())
-
-
-# ---- A rank ----
-
-
-class Report(NamedTuple):
-    """The results of rank 0."""
-
-    trained: Trained
-    training_ns: int
-    all_reduce_ns: list[int]  # the exchanges of the training itself, waiting for slower ranks included
-    digests: list[str]  # of the parameters of every rank
-    same_as_shares: bool  # bit for bit, against one process that computes all shares and sums them in rank order
-    difference: float  # largest, against one process that takes each batch whole
-    tolerance: float
-    exchanges: dict[int, dict[str, list[int]]]  # bytes -> nanoseconds of each sum by shmring, and by pipes
-
-
-def run_rank(comm, settings: Settings, on_epoch: Callable | None) -> Report | None:
-    """The work of one rank; rank 0 returns the report, the others None."""
-    all_reduce_ns: list[int] = []
-
-    def combine(messages: np.ndarray) -> None:
-        start = perf_counter_ns()
-        comm.all_reduce(messages[0])
-        all_reduce_ns.append(perf_counter_ns() - start)
-
-    comm.barrier()
-    start = perf_counter_ns()
-    ranks = range(comm.rank, comm.rank + 1)
-    shown = (on_epoch or (lambda *_: None)) if comm.rank == 0 else None
-    trained = train(settings, comm.size, ranks, combine, shown)
-    training_ns = perf_counter_ns() - start
-    digests = comm.all_gather_object(hashlib.sha256(trained.parameters.data).hexdigest())
-    exchanges = {nbytes: time_exchange(comm, nbytes) for nbytes in ((8, 4 * NPARAMETERS + 4) if comm.size > 1 else ())}
-    if comm.rank != 0:
-        return None
-    by_shares = train(settings, comm.size, range(comm.size), add_in_order).parameters
-    whole = train(settings, 1, range(1), add_in_order).parameters
-    is_same = trained.parameters.tobytes() == by_shares.tobytes()
-    difference = float(np.abs(trained.parameters - whole).max())
-    most = tolerance(whole, len(trained.losses))
-    return Report(trained, training_ns, all_reduce_ns, digests, is_same, difference, most, exchanges)
-
-
-@contextmanager
-def pipes(comm) -> Iterator[Callable[[np.ndarray], None]]:
-    """A sum over all ranks by pipes of multiprocessing: rank 0 receives all arrays, adds them, and sends the sum."""
-    with ExitStack() as stack:
-        if comm.rank == 0:
-            key = secrets.token_bytes(16)
-            with Listener(family="AF_UNIX", backlog=comm.size, authkey=key) as listener:
-                comm.broadcast_object((listener.address, key))
-                peers = [stack.enter_context(listener.accept()) for _ in range(comm.size - 1)]
-        else:
-            address, key = comm.broadcast_object(None)
-            peers = [stack.enter_context(Client(address, authkey=key))]
-
-        def all_reduce(x: np.ndarray) -> None:
-            theirs = np.empty_like(x)
-            for peer in peers if comm.rank == 0 else ():
-                peer.recv_bytes_into(theirs)
-                x += theirs
-            for peer in peers:
-                peer.send_bytes(x.data)
-            if comm.rank:
-                peers[0].recv_bytes_into(x)
-
-        yield all_reduce
-
-
-def time_exchange(comm, nbytes: int) -> dict[str, list[int]]:
-    """Nanoseconds of sums of ``nbytes`` through shmring and through pipes in turn, under the same conditions."""
-    with pipes(comm) as by_pipes:
-        ways = {"shmring": comm.all_reduce, "pipes": by_pipes}
-        arrays = {way: np.ones(nbytes // 4, np.float32) for way in ways}
-        found: dict[str, list[int]] = {way: [] for way in ways}
-        for way in [*ways] * (NROUNDS + 1):
-            comm.barrier()
-            for _ in range(NCALLS):
-                arrays[way].fill(comm.rank + 1)
-                start = perf_counter_ns()
-                ways[way](arrays[way])
-                found[way].append(perf_counter_ns() - start)
-    if not np.array_equal(arrays["shmring"], arrays["pipes"]):
-        raise AssertionError("the sums of shmring and of pipes differ")
-    return {way: times[NCALLS:] for way, times in found.items()}  # the first round is a warm-up

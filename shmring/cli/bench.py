@@ -47,7 +47,7 @@ DTYPES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring bench``."""
     add = parser.add_argument
-    ops = f"{', '.join(metrics.OPS)}; or all; of channels {', '.join(metrics.CHANNEL_OPS)}"
+    ops = f"{', '.join(metrics.OPS)}; or all; or death: a rank is killed; of channels {', '.join(metrics.CHANNEL_OPS)}"
     add("--channels", action="store_true", help="compare channels and queues between two processes instead")
     add("--op", type=_ops, metavar="NAMES", help=f"{ops} (default: all_reduce; all of channels)")
     add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help="of the elements (default: float32)")
@@ -182,7 +182,7 @@ def _rows(args: argparse.Namespace) -> list[tuple[str, int]]:
     ops = args.op or (list(known) if args.channels else ["all_reduce"])
     ops = list(known) if ops == ["all"] else ops
     for name in ops:
-        if name not in known:
+        if name not in (*known, "death"):
             raise BadArgument(f"--op: no call {name!r} {'of channels' if args.channels else 'without --channels'}")
     if args.channels:
         if args.ranks != 2:
@@ -191,13 +191,14 @@ def _rows(args: argparse.Namespace) -> list[tuple[str, int]]:
         return [(op, n) for op in ops for n in (args.sizes if args.sizes and op in ("message", "array") else
                                                 metrics.CHANNEL_OPS[op][1])]  # fmt: skip
     sizes = args.sizes or metrics.parse_sizes(metrics.DEFAULT_SIZES)
-    return [(op, n) for op in ops for n in ([0] if op in metrics.WITHOUT_SIZE else sizes)]
+    sizes_of = {"barrier": [0], "death": [8000]}
+    return [(op, n) for op in ops for n in sizes_of.get(op, sizes)]
 
 
 def _check_plot(args: argparse.Namespace, rows: list[tuple[str, int]]) -> None:
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         raise BadArgument("--plot needs matplotlib; `pip install matplotlib` installs it")
-    if args.plot and all(op in (*metrics.WITHOUT_SIZE, *metrics.ONCE) for op, _ in rows):
+    if args.plot and all(op in ("barrier", *metrics.ONCE) for op, _ in rows):
         raise BadArgument("--plot draws over sizes, and these calls have none")
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import statistics
 import sys
+import tempfile
+from time import perf_counter_ns
 
 import numpy as np
 
 import shmring
+from shmring.bench.turns import loop_of, take_turns, turn
+from shmring.bench.worker.pipes import Pipes
 from shmring.launch.numerical_threads import ONE_THREAD
 from shmring.placement.cpus import usable_processors
 
 from . import _training
-from ._training import Report, Settings, run_rank
 from .arguments import count, ranks, whole_number
 from .progress import show
 
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
+NTURNS, NCALLS = 25, 10  # of the exchange alone: turns of each way, and the calls in one
 _SHADES = " .:-=+*#%@"
 
 
@@ -35,41 +40,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the demo; 0 if every check passed, 1 if one failed, 2 if the arguments are invalid."""
     nranks = args.ranks or min(MOST_BY_DEFAULT, max(2, int(usable_processors())))
-    settings = Settings(args.epochs, args.seed)
-
     if not args.quiet:
         _print_opening(nranks)
-    on_epoch = None if args.quiet else functools.partial(_show_epoch, args.epochs)
-    report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=ONE_THREAD)[0]
-
-    checks = _checks(report, nranks)
-    if not args.quiet:
-        _print_digits(report)
-        _print_checks(checks)
-        _print_times(report, nranks)
-    failed = [text for held, text in checks if not held]
+    failed = shmring.spawn(run_rank, nranks, args=(args.epochs, args.seed, args.quiet), env=ONE_THREAD)[0]
     for text in failed:
         print(f"shmring demo: failed: {text}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
+# ---- A rank ----
+
+
+def run_rank(comm: shmring.Communicator, nepochs: int, seed: int, is_quiet: bool) -> list[str]:
+    """The work of one rank; rank 0 prints, and returns the checks that failed."""
+    all_reduce_ns: list[int] = []  # in the training itself, waiting for slower ranks included
+
+    def combine(messages: np.ndarray) -> None:
+        start = perf_counter_ns()
+        comm.all_reduce(messages[0])
+        all_reduce_ns.append(perf_counter_ns() - start)
+
+    is_shown = comm.rank == 0 and not is_quiet
+    on_epoch = functools.partial(_show_epoch, nepochs) if is_shown else None
+    comm.barrier()
+    start = perf_counter_ns()
+    parameters = _training.train(nepochs, seed, comm.size, range(comm.rank, comm.rank + 1), combine, on_epoch)
+    training_ns = perf_counter_ns() - start
+    digests = comm.all_gather_object(hashlib.sha256(parameters.data).hexdigest())
+    sizes = (8, 4 * _training.NPARAMETERS + 4) if comm.size > 1 else ()
+    exchanges = {nbytes: time_exchange(comm, nbytes) for nbytes in sizes}
+    if comm.rank != 0:
+        return []
+    by_shares = _training.train(nepochs, seed, comm.size, range(comm.size), _training.add_in_order)
+    whole = _training.train(nepochs, seed, 1, range(1), _training.add_in_order)
+    checks = _checks(parameters, digests, by_shares, whole, _training.tolerance(whole, len(all_reduce_ns)))
+    if is_shown:
+        _print_digits(parameters)
+        print("\nChecked:\n")
+        for held, text in checks:
+            print(f"  {'yes' if held else 'NO ':<4}  {text}")
+        _print_times(training_ns, all_reduce_ns)
+        _print_exchanges(exchanges, comm.size)
+    return [text for held, text in checks if not held]
+
+
+def time_exchange(comm: shmring.Communicator, nbytes: int) -> dict[str, list[float]]:
+    """Microseconds of a sum of ``nbytes`` through shmring and through pipes, in each of their turns."""
+    with tempfile.TemporaryDirectory(prefix="shmring-demo-") as folder:
+        pipes = Pipes(comm.rank, comm.size, comm.broadcast_object(folder), comm.barrier)
+        comm.barrier()  # all are connected before the folder goes
+    ways = {"shmring": comm.all_reduce, "pipes": pipes.all_reduce}
+    arrays = {way: np.full(nbytes // 4, comm.rank + 1, np.float32) for way in ways}
+    calls = {way: functools.partial(ways[way], arrays[way]) for way in ways}
+    for call in calls.values():
+        call()
+    if not np.array_equal(arrays["shmring"], arrays["pipes"]):
+        raise AssertionError("the sums of shmring and of pipes differ")
+    for array in arrays.values():
+        array.fill(0)  # sums of sums would overflow
+    slices = {way: functools.partial(turn, comm, loop_of(call), NCALLS) for way, call in calls.items()}
+    return take_turns(slices, lambda cycle: cycle >= NTURNS)
+
+
+def _checks(
+    parameters: np.ndarray, digests: list[str], by_shares: np.ndarray, whole: np.ndarray, allowed: float
+) -> list[tuple[bool, str]]:
     """The claims of the demo, each with whether it holds."""
-    accuracy, digests = report.trained.accuracies[-1], report.digests
+    nranks, found = len(digests), _training.accuracy(parameters, _training.load_digits())
+    difference = float(np.abs(parameters - whole).max())
     hold = _plural(nranks, "rank holds", "ranks hold")
     return [
-        (accuracy >= ENOUGH, f"test accuracy {accuracy:.1%}; at least {ENOUGH:.0%} is expected"),
+        (found >= ENOUGH, f"test accuracy {found:.1%}; at least {ENOUGH:.0%} is expected"),
         (len(set(digests)) == 1, f"{hold} the same bits (sha256 {digests[0][:12]}...)"),
         (
-            report.same_as_shares,
+            parameters.tobytes() == by_shares.tobytes(),
             f"one process that computes the {nranks} shares itself and sums them in rank order gets the same bits",
         ),
         (
-            report.difference <= report.tolerance,
-            f"one process that takes each batch whole ends within {report.difference:.1e} of it "
-            f"({report.tolerance:.1e} allowed:\n        float32 sums in another order round differently)",
+            difference <= allowed,
+            f"one process that takes each batch whole ends within {difference:.1e} of it "
+            f"({allowed:.1e} allowed:\n        float32 sums in another order round differently)",
         ),
     ]
+
+
+# ---- What is printed ----
 
 
 def _print_opening(nranks: int) -> None:
@@ -85,10 +140,10 @@ def _print_opening(nranks: int) -> None:
     print(flush=True)
 
 
-def _show_epoch(nepochs: int, epoch: int, loss: float, accuracy: float) -> None:
-    """A bar on a terminal, a line now and then elsewhere; called in rank 0."""
+def _show_epoch(nepochs: int, epoch: int, loss: float, found: float) -> None:
+    """A bar on a terminal, a line now and then elsewhere."""
     text = f"  epoch {epoch:>{len(str(nepochs))}}/{nepochs} "
-    results = f" loss {loss:.4f}   test accuracy {accuracy:6.1%}"
+    results = f" loss {loss:.4f}   test accuracy {found:6.1%}"
     is_last = epoch == nepochs
     if show(sys.stdout, epoch / nepochs, text, results):
         print(end="\n" if is_last else "", flush=True)
@@ -96,47 +151,39 @@ def _show_epoch(nepochs: int, epoch: int, loss: float, accuracy: float) -> None:
         print(f"{text} {results}", flush=True)
 
 
-def _print_digits(report: Report, count: int = 6) -> None:
+def _print_digits(parameters: np.ndarray, count: int = 6) -> None:
     """Show the first test images and the predictions of the network."""
     digits = _training.load_digits()
     chosen = np.unique(digits.test_labels, return_index=True)[1][:count]  # the first 0, the first 1, ...
     images, labels = digits.test_images[chosen], digits.test_labels[chosen]
-    guesses = _training.recognise(report.trained.parameters, images)
     print("\nSome test digits, and the predictions of the network:\n")
     for row in range(8):
         shades = (images.reshape(count, 8, 8)[:, row] * (len(_SHADES) - 1)).astype(int)
         print("   " + "  ".join("".join(_SHADES[shade] * 2 for shade in line) for line in shades).rstrip())
-    pairs = zip(guesses, labels, strict=True)
+    pairs = zip(_training.recognise(parameters, images), labels, strict=True)
     predictions = (f"{guess}" if guess == label else f"{guess} (is {label})" for guess, label in pairs)
     print("   " + "  ".join(f"{text:^16}" for text in predictions).rstrip())
 
 
-def _print_checks(checks: list[tuple[bool, str]]) -> None:
-    print("\nChecked:\n")
-    for held, text in checks:
-        print(f"  {'yes' if held else 'NO ':<4}  {text}")
-
-
-def _print_times(report: Report, nranks: int) -> None:
-    total, exchanged = report.training_ns, sum(report.all_reduce_ns)
+def _print_times(total_ns: int, all_reduce_ns: list[int]) -> None:
+    exchanged = sum(all_reduce_ns)
     print(
-        f"\nTraining took {total / 1e9:.2f} s, of it {exchanged / 1e9:.3f} s ({exchanged / total:.0%}) in "
-        f"{len(report.all_reduce_ns)} all-reduces, median {_us(statistics.median(report.all_reduce_ns))}"
+        f"\nTraining took {total_ns / 1e9:.2f} s, of it {exchanged / 1e9:.3f} s ({exchanged / total_ns:.0%}) in "
+        f"{len(all_reduce_ns)} all-reduces, median {statistics.median(all_reduce_ns) / 1e3:.1f} us"
         "\n(including waits for slower ranks)."
     )
-    if not report.exchanges:
+
+
+def _print_exchanges(exchanges: dict[int, dict[str, list[float]]], nranks: int) -> None:
+    if not exchanges:
         return
-    print(f"\nThe exchange alone, {nranks} ranks, median of {_training.NROUNDS * _training.NCALLS} calls:\n")
+    print(f"\nThe exchange alone, {nranks} ranks, median of {NTURNS} turns of {NCALLS} calls:\n")
     print(f"  {'size':>10}  {'shmring':>10}  {'multiprocessing pipes':>22}")
-    for nbytes, found in report.exchanges.items():
+    for nbytes, found in exchanges.items():
         ours, theirs = (statistics.median(found[way]) for way in ("shmring", "pipes"))
         size = f"{nbytes} B" if nbytes < 1024 else f"{nbytes / 1024:.1f} KiB"
-        print(f"  {size:>10}  {_us(ours):>10}  {_us(theirs):>22}   {theirs / ours:.1f} times as long")
+        print(f"  {size:>10}  {ours:>7.1f} us  {theirs:>19.1f} us   {theirs / ours:.1f} times as long")
     print("\n(The 8-byte row is mostly the latency between processors; it depends on their placement.)")
-
-
-def _us(nanoseconds: float) -> str:
-    return f"{nanoseconds / 1000:.1f} us"
 
 
 def _plural(count: int, one: str, many: str) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+
+DEATH_S = 2.0  # how long a call may take to raise after another rank has been killed
 
 
 class Unsupported(Exception):
@@ -22,6 +27,7 @@ class Backend:
     calls: ClassVar[Mapping[str, str | tuple[str, str]]] = {}
     version = ""
     calls_in_statement = 1
+    call: Callable[[], object]  # makes one call; set once a statement is prepared
 
     def __init__(self, task: dict, barrier, rank: int) -> None:
         self.rank, self.size, self.barrier = rank, task["size"], barrier
@@ -42,6 +48,29 @@ class Backend:
     def checked(self, problem, statement: str) -> str:
         """The statement that stores its result in the arrays, to be compared; the timed one, if that does."""
         return statement
+
+    def death(self) -> dict:
+        """The last rank ends by SIGKILL; on others: microseconds from then to the error of a call, and that error."""
+        if self.rank == self.size - 1:
+            time.sleep(0.1)
+            self.barrier.words[-1] = time.perf_counter_ns()
+            os.kill(os.getpid(), signal.SIGKILL)
+        error = self.error_of_death(0.1 + DEATH_S)
+        if error is None:
+            return {"seen": f"no error within {DEATH_S:g} s"}
+        us = (time.perf_counter_ns() - self.barrier.words[-1]) / 1e3
+        return {"us": us, "seen": f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")}
+
+    def error_of_death(self, seconds: float) -> Exception | None:
+        """Make calls for so long, at least one; what one of them raised."""
+        until = time.monotonic() + seconds
+        try:
+            self.call()
+            while time.monotonic() < until:
+                self.call()
+        except Exception as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Shut down; no call is in progress."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import queue
 import time
 from typing import Any, ClassVar
 
@@ -15,7 +14,6 @@ CAPACITY_NBYTES = 4 << 20  # of each direction, where the library has such a set
 BATCH = 256
 RECORD = np.dtype([("time", "f8"), ("price", "f8"), ("volume", "i8"), ("symbol", "i4"), ("side", "i4")])
 THINK_S = 0.001
-DEATH_S = 2.0
 
 
 class Backend(Base):
@@ -56,9 +54,19 @@ class Backend(Base):
         """Set ``send`` and ``recv``."""
         raise NotImplementedError
 
-    def detects_death(self, seconds: float) -> bool:
-        """Wait to receive; whether an error reported within that time that the other process is dead."""
+    def recv_within(self, seconds: float) -> Any:
+        """Receive; `queue.Empty` if nothing comes within that time."""
         raise NotImplementedError
+
+    def error_of_death(self, seconds: float) -> Exception | None:
+        """What the receiver's wait raised in so long."""
+        try:
+            self.recv_within(seconds)
+        except queue.Empty:
+            return None
+        except Exception as error:
+            return error
+        raise AssertionError("nothing was sent")
 
     def send_records(self, records: np.ndarray) -> None:
         """Send a batch; as one message, if the library has no call for batches."""
@@ -95,24 +103,3 @@ class Backend(Base):
         used, started = time.process_time(), time.perf_counter()
         self.recv()
         return {"us": 1e6 * (time.process_time() - used) / (time.perf_counter() - started)}
-
-    def death(self) -> dict:
-        """On rank 0, microseconds from the end of rank 1 by SIGKILL to the error of a wait to receive."""
-        if self.rank == 1:
-            time.sleep(0.1)
-            self.barrier.words[-1] = time.perf_counter_ns()
-            os.kill(os.getpid(), signal.SIGKILL)
-        if not self.detects_death(0.1 + DEATH_S):
-            return {"unsupported": f"no error within {DEATH_S:g} s"}
-        return {"us": (time.perf_counter_ns() - self.barrier.words[-1]) / 1e3}
-
-
-def ends_by_end_of_file(end: Any, seconds: float, recv: Any) -> bool:
-    """Whether a connection ends within that time."""
-    if not end.poll(seconds):
-        return False
-    try:
-        recv()
-    except EOFError:
-        return True
-    raise AssertionError

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import queue
 import time
 from typing import Any
 
@@ -45,14 +47,12 @@ class Backend(Base):
         loan.assume_init().send()
         self.notifier.notify()
 
-    def recv(self) -> bytes:
+    def recv(self, until: float = math.inf) -> bytes:
         while (sample := self.subscriber.receive()) is None:
+            if time.monotonic() > until:
+                raise queue.Empty
             self.listener.timed_wait(self.tick)
         return bytes(sample.payload().as_memory_view())
 
-    def detects_death(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            assert self.subscriber.receive() is None
-            self.listener.timed_wait(self.tick)
-        return False
+    def recv_within(self, seconds: float) -> bytes:
+        return self.recv(time.monotonic() + seconds)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
 import platform
+from collections.abc import Callable
+from multiprocessing.connection import Client, Listener
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,54 +13,45 @@ from .backend import Backend as Base
 from .backend import Unsupported
 
 
-class Backend(Base):
-    """A rank with a pipe to every other one. Of two ranks that send to each other the higher one receives first."""
+class Pipes:
+    """A rank with a pipe to every other one. The ranks, which all call, meet in a folder that no other user can enter.
 
-    ends: ClassVar[list[dict[int, Any]]] = []
-    version = f"Python {platform.python_version()}"
-    calls: ClassVar = {
-        "all_reduce": "pipes.reduce(x); pipes.broadcast(x)",
-        "reduce": "pipes.reduce(x)",
-        "broadcast": "pipes.broadcast(x)",
-        "all_gather": "pipes.gather(x, parts); pipes.broadcast(y)",
-        "gather": "pipes.gather(x, parts)",
-        "reduce_scatter": "total[:] = x; pipes.reduce(total); pipes.scatter(parts, y)",
-        "scatter": "pipes.scatter(parts, y)",
-        "all_to_all": "pipes.all_to_all(sent, parts)",
-        "barrier": "pipes.reduce(total); pipes.broadcast(total)",
-        "ping_pong": (
-            "pipes.send(x, partner); pipes.recv(y, partner)",
-            "pipes.recv(y, partner); pipes.send(x, partner)",
-        ),
-    }
+    ``wait`` is a barrier.
+    """
 
-    @classmethod
-    def connect(cls, task: dict) -> None:
-        cls.ends = [{} for _ in range(task["size"])]
-        for one, other in itertools.combinations(range(task["size"]), 2):
-            cls.ends[one][other], cls.ends[other][one] = multiprocessing.Pipe()
-
-    def __init__(self, task: dict, barrier, rank: int) -> None:
-        super().__init__(task, barrier, rank)
-        for other, theirs in enumerate(self.ends):
-            for end in theirs.values() if other != rank else ():
-                end.close()
-        self.peers = self.ends[rank]
-
-    def statement(self, problem) -> str:
-        if problem.number.name == "bfloat16":
-            raise Unsupported("NumPy has no bfloat16")
-        total = np.zeros(max(1, problem.x.size), problem.x.dtype)
-        whole = {"reduce_scatter": total, "scatter": problem.x}.get(problem.op, problem.y)
-        parts, sent = np.array_split(whole, self.size), np.array_split(problem.x, self.size)
-        self.names = {"pipes": self, "total": total, "parts": parts, "sent": sent}
-        return super().statement(problem)
+    def __init__(self, rank: int, size: int, folder: str, wait: Callable[[], object]) -> None:
+        self.rank, self.size = rank, size
+        self.peers: dict[int, Any] = {}
+        with Listener(f"{folder}/{rank}", "AF_UNIX", backlog=size) as listener:
+            wait()
+            for peer in range(rank):
+                self.peers[peer] = Client(f"{folder}/{peer}", "AF_UNIX")
+                self.peers[peer].send(rank)
+            while len(self.peers) < size - 1:
+                end = listener.accept()
+                self.peers[end.recv()] = end
 
     def send(self, x: np.ndarray, peer: int) -> None:
         self.peers[peer].send_bytes(x)
 
     def recv(self, x: np.ndarray, peer: int) -> None:
         self.peers[peer].recv_bytes_into(x)
+
+    def gather(self, x: np.ndarray, parts: list[np.ndarray]) -> None:
+        if self.rank:
+            self.send(x, 0)
+        else:
+            parts[0][...] = x
+            for peer in self.peers:
+                self.recv(parts[peer], peer)
+
+    def scatter(self, parts: list[np.ndarray], y: np.ndarray, root: int = 0) -> None:
+        if self.rank != root:
+            self.recv(y, root)
+            return
+        for peer in self.peers:
+            self.send(parts[peer], peer)
+        y[...] = parts[root]
 
     def reduce(self, x: np.ndarray) -> None:
         part = np.empty_like(x)
@@ -73,25 +64,44 @@ class Backend(Base):
     def broadcast(self, x: np.ndarray) -> None:
         self.scatter([x] * self.size, x)
 
-    def scatter(self, parts: list[np.ndarray], y: np.ndarray) -> None:
-        for peer in self.peers if self.rank == 0 else ():
-            self.send(parts[peer], peer)
-        if self.rank:
-            self.recv(y, 0)
-        else:
-            y[...] = parts[0]
-
-    def gather(self, x: np.ndarray, parts: list[np.ndarray]) -> None:
-        if self.rank:
-            self.send(x, 0)
-        else:
-            parts[0][...] = x
-            for peer in self.peers:
-                self.recv(parts[peer], peer)
+    def all_reduce(self, x: np.ndarray) -> None:
+        self.reduce(x)
+        self.broadcast(x)
 
     def all_to_all(self, sent: list[np.ndarray], parts: list[np.ndarray]) -> None:
-        parts[self.rank][...] = sent[self.rank]
-        for peer in sorted(self.peers):  # in ascending order, which cannot deadlock
-            first, second = (self.send, self.recv) if self.rank < peer else (self.recv, self.send)
-            first((sent if self.rank < peer else parts)[peer], peer)
-            second((parts if self.rank < peer else sent)[peer], peer)
+        for root in range(self.size):
+            self.scatter(sent, parts[root], root)
+
+
+class Backend(Base):
+    """A rank with `Pipes`; the folder of the competitor is the current one."""
+
+    version = f"Python {platform.python_version()}"
+    calls: ClassVar = {
+        "all_reduce": "pipes.all_reduce(x)",
+        "reduce": "pipes.reduce(x)",
+        "broadcast": "pipes.broadcast(x)",
+        "all_gather": "pipes.gather(x, parts); pipes.broadcast(y)",
+        "gather": "pipes.gather(x, parts)",
+        "reduce_scatter": "total[:] = x; pipes.reduce(total); pipes.scatter(parts, y)",
+        "scatter": "pipes.scatter(parts, y)",
+        "all_to_all": "pipes.all_to_all(sent, parts)",
+        "barrier": "pipes.all_reduce(total)",
+        "ping_pong": (
+            "pipes.send(x, partner); pipes.recv(y, partner)",
+            "pipes.recv(y, partner); pipes.send(x, partner)",
+        ),
+    }
+
+    def __init__(self, task: dict, barrier, rank: int) -> None:
+        super().__init__(task, barrier, rank)
+        self.pipes = Pipes(rank, self.size, ".", barrier.wait)
+
+    def statement(self, problem) -> str:
+        if problem.number.name == "bfloat16":
+            raise Unsupported("NumPy has no bfloat16")
+        total = np.zeros(max(1, problem.x.size), problem.x.dtype)
+        whole = {"reduce_scatter": total, "scatter": problem.x}.get(problem.op, problem.y)
+        parts, sent = np.array_split(whole, self.size), np.array_split(problem.x, self.size)
+        self.names = {"pipes": self.pipes, "total": total, "parts": parts, "sent": sent}
+        return super().statement(problem)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+from typing import Any
 
-from .channel import CAPACITY_NBYTES, ends_by_end_of_file
+from .channel import CAPACITY_NBYTES
 from .channel import Backend as Base
 
 
@@ -34,11 +35,9 @@ class Backend(Base):
             self.send, self.recv = ends[self.rank].put, ends[1 - self.rank].get
             self.end = None if self.kind == "queue" else ends[1 - self.rank]._reader
 
-    def detects_death(self, seconds: float) -> bool:
-        if self.end is not None:
-            return ends_by_end_of_file(self.end, seconds, self.recv)
-        try:
-            self.recv(timeout=seconds)
-        except queue.Empty:
-            return False
-        raise AssertionError
+    def recv_within(self, seconds: float) -> Any:
+        if self.end is None:
+            return self.recv(timeout=seconds)
+        if not self.end.poll(seconds):
+            raise queue.Empty
+        return self.recv()

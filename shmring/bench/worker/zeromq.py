@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+
 import zmq
 
 from .channel import Backend as Base
@@ -19,5 +21,7 @@ class Backend(Base):
     def open(self, ends, nbytes: int) -> None:
         self.send, self.recv = self.socket.send, self.socket.recv
 
-    def detects_death(self, seconds: float) -> bool:
-        return self.socket.poll(int(seconds * 1000)) != 0
+    def recv_within(self, seconds: float) -> bytes:
+        if not self.socket.poll(int(seconds * 1000)):
+            raise queue.Empty
+        return self.recv()

@@ -1,5 +1,6 @@
 """``shmring bench`` as its users start it, and with competitors that misbehave in every way."""
 
+import dataclasses
 import json
 import os
 import secrets
@@ -238,7 +239,7 @@ def test_nothing_is_left_when_the_benchmark_itself_is_killed(tmp_path):
     env = {**os.environ, "SHMRING_TEST_MARK": mark, "TMPDIR": str(tmp_path)}  # what it cannot remove is pytest's
     runner = subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)
     try:
-        await_processes(mark, lambda pids: len(pids) >= 9)  # itself, and for three groups 2 ranks, 2 launchers of ours
+        await_processes(mark, lambda pids: len(pids) >= 7)  # itself, and for three groups 2 ranks
         time.sleep(0.2)
         runner.send_signal(signal.SIGKILL)
         runner.wait()
@@ -284,6 +285,49 @@ def test_channels_are_compared_with_the_standard_library(monkeypatch, tmp_path):
         if row["op"] in ("round_trip", "think"):
             percentiles = row["results"]["shmring-channel"]["percentiles_us"]
             assert 0 < percentiles["p50"] <= percentiles["p99"] <= percentiles["max"]
+
+
+def test_survivors_of_a_killed_rank_are_timed_with_what_they_saw():
+    (row,) = bench("--op", "death", "-n", "3", "--cycles", "2", "--peers", "none")["rows"]
+    found = row["results"]["shmring"]
+    assert found["seen"].startswith("PeerLostError: ")
+    assert len(found["us"]) == 2 * 2
+    assert min(found["us"]) > 0
+
+
+# Starts the ranks, and kills all of them, the first one last, when the last one has ended.
+LAUNCHER = """
+import os, subprocess, sys
+worker, address, size = sys.argv[1:]
+command = [sys.executable, worker, "rank", address]
+ranks = [subprocess.Popen(command, env={**os.environ, "RANK": str(rank)}) for rank in range(int(size))]
+ranks[-1].wait()
+for rank in reversed(ranks):
+    rank.kill()
+"""
+
+
+def launch_all(one, layout, address, folder):
+    yield [sys.executable, "-c", LAUNCHER, str(WORKER), *address, str(layout.size)], {}
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_rank_that_waits_for_a_killed_one_differs_from_one_that_its_launcher_ends(is_ended, tmp_path):
+    """In pipes rank 0 reads the end of the file, and rank 1 waits for rank 0."""
+    pipes = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
+    launched = dataclasses.replace(pipes, launch=launch_all) if is_ended else pipes
+    ranks = CompetitorProcesses(launched, RankLayout(3, None, 2), tmp_path / "pipes")
+    try:
+        ranks.start(180.0 * PATIENCE)
+        ranks.ask(60.0 * PATIENCE, do="prepare", op="death", dtype="float32", nbytes=8000, rewrite=False)
+        answers = ranks.kill_last(60.0 * PATIENCE if is_ended else 2.0)
+    finally:
+        ranks.end()
+    if is_ended:
+        assert answers[1]["seen"] == "is ended by the launcher"
+        assert all(answer["us"] > 0 for answer in answers)
+    else:
+        assert answers[1] == {"seen": "waits for more than 2 s"}
 
 
 @pytest.mark.parametrize(
