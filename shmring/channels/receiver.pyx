@@ -18,6 +18,7 @@ from shmring.base.timeouts cimport checked_count, timeout_to_ns
 from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, LONGEST_COPY_NS, QUIET_MAX, bytes_of, decode_meta,
                                              pickle_stream_nbytes, unpickle_content)
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive, wake_peer
+from shmring.ring.end cimport require_lease
 from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_out, frame_t, is_long, kind_of,
                                    next_frame)
 from shmring.ring.overwrite cimport claim_next
@@ -544,7 +545,7 @@ cdef class Receiver(RingReceiver):
         ValueError
             Nothing is peeked.
         """
-        self.require_lease()
+        require_lease(self)
         self.end_lease()
         if self.kept is not None:
             self.take_kept()

@@ -22,6 +22,7 @@ from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, encode,
                                              is_partly_sent, message_t, pickle_object, start_stream, word_and_meta)
 from shmring.channels.ring_ends cimport DROPS_OLDEST, WAITS
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
+from shmring.ring.end cimport require_lease
 from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
                                    longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
 from shmring.ring.spsc cimport RING_CORRUPT, ring_abort, ring_resume_producer
@@ -515,7 +516,7 @@ cdef class Sender(RingSender):
         """
         cdef uint64_t nbytes, before
         count = int_or_none(count)
-        self.require_lease()
+        require_lease(self)
         cdef Lease lease = self.lease
         shape = lease.shape
         if count is not None and not shape:

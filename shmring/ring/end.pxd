@@ -56,7 +56,6 @@ cdef class RingEnd:
     cdef int require_open(self) except -1
     cdef int require_usable(self) except -1
     cdef int require_idle(self) except -1
-    cdef int require_lease(self) except -1
     cdef int end_lease(self) except -1
     cdef int give_up_lease(self) except -1
     cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1
@@ -91,11 +90,21 @@ cdef inline bint lend(RingEnd end, uint64_t most, object dtype, int64_t length) 
     return True
 
 
+# Raise if there is no lease that a call could end.
+cdef inline int require_lease(RingEnd end) except -1:
+    if not end.is_taken or end.generation != fork_generation():
+        end.prepare()
+    if end.lease is None:
+        raise ValueError("nothing is reserved: call reserve() first" if end.is_producer else
+                         "nothing is peeked: call peek() first")
+    return 0
+
+
 # End a lease; how many of its slots `count` stands for.
 cdef inline uint64_t end_part(RingEnd end, object count) except? 0:
     cdef uint64_t n
-    count = int_or_none(count)
-    end.require_lease()
-    n = checked_part(count, end.p.reserved if end.is_producer else end.c.peeked)
+    cdef object part = int_or_none(count)
+    require_lease(end)
+    n = checked_part(part, end.p.reserved if end.is_producer else end.c.peeked)
     end.end_lease()
     return n

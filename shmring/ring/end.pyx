@@ -182,14 +182,6 @@ cdef class RingEnd:
 
     # ---- leases ----
 
-    cdef int require_lease(self) except -1:
-        if not self.is_taken or self.generation != fork_generation():
-            self.prepare()
-        if self.lease is None:
-            raise ValueError("nothing is reserved: call reserve() first" if self.is_producer else
-                             "nothing is peeked: call peek() first")
-        return 0
-
     cdef int end_lease(self) except -1:
         self.lease.end()
         self.lease = None
@@ -197,7 +189,7 @@ cdef class RingEnd:
 
     cdef int give_up_lease(self) except -1:
         """End the lease of slots that were reserved; nothing is committed."""
-        self.require_lease()
+        require_lease(self)
         self.end_lease()
         ring_abort(&self.p)
         return 0
