@@ -39,6 +39,8 @@ TESTS = {
     "memory": ["tests/unit/memory"],
     "watch": ["tests/unit/watch", "tests/multiproc/watch"],
     "launch": ["tests/multiproc/launch"],
+    "channels": ["tests/unit/channels", "tests/multiproc/channels"],
+    "collective": ["tests/multiproc/collective"],
 }
 PATIENCE = 4  # times as long as without a change, and a minute
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import compiled, harness
-from support.harness import PATIENCE, RANKS, RankError, eventually, report, run_processes, start_processes
+from support.harness import PATIENCE, RANKS, RankError, eventually, report, run_processes, start_processes, start_ranks
 from support.installed import ROOT
 from support.on_ranks import on_ranks
 
@@ -134,6 +134,20 @@ def test_a_stopped_rank_is_ended_by_the_watchdog_too():
     gang.wait_for("here")
     gang.stop(1)
     assert gang.outcomes(timeout=0.2)[1].stuck
+
+
+def call_for_ever(comm):
+    report("going")
+    while True:
+        comm.barrier()
+
+
+def test_of_ranks_that_are_killed_together_none_notices_that_another_one_is_dead(monkeypatch):
+    kill = harness.Gang.kill
+    monkeypatch.setattr(harness.Gang, "kill", lambda *args: (kill(*args), time.sleep(0.1)))
+    gang = start_ranks(3, call_for_ever)
+    gang.wait_for("going")
+    assert gang.survivors_of(0, 1, 2) == []
 
 
 def report_again(rank):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import inspect
 import os
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 import shmring.capi
 from shmring.dtypes import DTYPE_CODES, OP_CODES
+from support.on_ranks import on_ranks
 
 SOURCE = Path(__file__).with_name("capi_calls.c")
 COMPILERS = {"C11": ("CC", "cc", ["-x", "c", "-std=c11"]), "C++17": ("CXX", "c++", ["-x", "c++", "-std=c++17"])}
@@ -148,3 +151,22 @@ class Table:
         with pytest.raises(CallError) as found:
             self.call(what, comm, **fields)
         return found.value.args
+
+
+def on_table(*sizes, **options):
+    """`on_ranks` for a function of a communicator, the C table and a handle of it, which is released afterwards."""
+
+    def make(function):
+        @functools.wraps(function)
+        def with_table(comm, c_library, *given):
+            table = Table(c_library)
+            handle = table.open(comm)
+            function(comm, table, handle, *given)
+            table.release(handle)
+
+        names = ["comm", "c_library", *list(inspect.signature(function).parameters)[3:]]
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        with_table.__signature__ = inspect.Signature(parameters)
+        return on_ranks(*sizes, **options)(with_table)
+
+    return make

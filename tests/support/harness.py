@@ -29,6 +29,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,16 @@ def eventually(check, timeout: float = TIMEOUT_S) -> Any:
         time.sleep(0.005)
 
 
+def fields_of(pid: int) -> list[str]:
+    """What the kernel has of a process that has not been reaped: its state, and all that follows (``man 5 proc``)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process, which may be a zombie but not gone, stands still."""
+    return fields_of(pid)[0] == "T"
+
+
 def report(point: str) -> None:
     """In a rank: send the test the name of the point that the rank has reached (`Gang.wait_for`)."""
     _send(_to_test, ("point", point))
@@ -178,7 +189,12 @@ class Gang:
         return self.signal(rank, signal.SIGKILL)
 
     def survivors_of(self, *victims: int) -> list[Outcome]:
-        """SIGKILL these ranks, wait for all to end, and return how the others did."""
+        """SIGKILL these ranks, all at once, wait for all to end, and return how the others did."""
+        if len(victims) > 1:  # one that ran on would notice that another one is dead, and end by an error
+            for rank in victims:
+                self.stop(rank)
+            while any(fields_of(self._outcomes[rank].pid)[0] not in "TZ" for rank in victims):  # stopped, or ended
+                time.sleep(0.001)
         for rank in victims:
             self.kill(rank)
         outcomes = self.outcomes()

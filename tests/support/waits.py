@@ -1,10 +1,10 @@
 """Which ranks wait or have ended, as a rank beside them finds it: for tests in which one acts only then."""
 
 import time
-from pathlib import Path
 
 from shmring.observe.account import standings
 from shmring.observe.look import LOOK_NBYTES, look
+from support.harness import fields_of
 
 
 def waiting_ranks(comm):
@@ -17,16 +17,6 @@ def until_waiting(comm, *ranks):
     """Return once these ranks wait, of which no other rank is to end the wait; the watchdog of the ranks bounds it."""
     while not waiting_ranks(comm).issuperset(ranks):
         time.sleep(0.001)
-
-
-def fields_of(pid):
-    """What the kernel has of a process that has not been reaped: its state, and all that follows (``man 5 proc``)."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def is_stopped(pid):
-    """Whether a process, which may be a zombie but not gone, stands still."""
-    return fields_of(pid)[0] == "T"
 
 
 def until_ended(pid):

@@ -175,14 +175,14 @@ def test_an_end_that_another_thread_may_still_take_is_waited_for():
     received = []
     thread = threading.Thread(target=lambda: received.append(receiver.recv()))
     thread.start()
-    eventually(lambda: look(memory_of(receiver)).consumer.asleep)
+    eventually(lambda: assert_awaited(receiver))
     sender.send(b"from a thread")
     thread.join()
     assert received == [b"from a thread"]
 
 
-def memory_of(end):
-    return memoryview(end.channel.mapping)[end.channel.ring_offset :]
+def assert_awaited(receiver):
+    assert look(memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]).consumer.asleep
 
 
 def test_an_end_of_a_channel_that_was_never_passed_on_is_waited_for():
@@ -215,7 +215,7 @@ def test_a_waiting_sibling_learns_it_when_no_process_has_the_end_any_longer():
 
     waiting = in_child(sibling)
     os.waitpid(in_child(die, sender), 0)
-    eventually(lambda: look(memory_of(receiver)).consumer.asleep)
+    eventually(lambda: assert_awaited(receiver))
     del sender
     assert status_of(waiting) == 0
 

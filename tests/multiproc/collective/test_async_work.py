@@ -41,6 +41,24 @@ def test_work_keeps_its_arrays_while_it_lasts_and_no_longer(comm):
         gc.collect()
 
 
+@on_ranks(2)
+def test_a_result_that_cannot_be_copied_into_the_array_is_the_error_of_its_work(comm):
+    x = np.ones((4, 2))[:, 0]  # strided: the result is copied into it when it is complete
+    if comm.rank == 0:
+        work = comm.all_reduce(x, async_op=True)
+        x.flags.writeable = False
+        comm.send(np.zeros(1), 1)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="read-only"):
+                work.wait()
+        assert isinstance(work.exception(), ValueError)
+    else:
+        comm.recv(np.zeros(1), 0)
+        comm.all_reduce(x)
+    assert x.tolist() == [1 + comm.rank] * 4
+    assert comm.all_reduce(np.ones(1)).tolist() == [2]
+
+
 @on_ranks(2, 3)
 def test_calls_made_at_once_come_after_the_work_submitted_before_them(comm, seed):
     shared = random.Random(seed)        # equal on all ranks

@@ -25,6 +25,7 @@ from support.capi import (
     WAIT,
     Table,
     build,
+    on_table,
 )  # fmt: skip
 from support.harness import run_ranks
 from support.inputs import same_bits, values
@@ -51,11 +52,9 @@ def test_ranks_and_barriers(comm, library):
     table.release(handle)
 
 
-@on_ranks(4, init=SLOTS)
-def test_a_rank_may_use_the_table_and_another_one_the_method(comm, c_library):
+@on_table(4, init=SLOTS)
+def test_a_rank_may_use_the_table_and_another_one_the_method(comm, table, handle):
     """Even ranks by the table, odd ones by the method: the same call."""
-    table = Table(c_library)
-    handle = table.open(comm)
     for count in (1, 40000):
         x = values("float64", count, comm.rank, count)
         expected = comm.all_reduce(x.copy(), op="max")
@@ -65,13 +64,10 @@ def test_a_rank_may_use_the_table_and_another_one_the_method(comm, c_library):
             out = np.zeros_like(x)
             table.call("all_reduce", handle, x=x, out=out, count=count, op="max")
         assert same_bits(out, expected)
-    table.release(handle)
 
 
-@on_ranks(2)
-def test_shared_arrays_are_not_staged(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_shared_arrays_are_not_staged(comm, table, handle):
     x = comm.empty(100000, np.float32)
     x[:] = values("float32", x.shape, comm.rank)
     expected = comm.all_reduce(np.array(x))
@@ -79,13 +75,10 @@ def test_shared_arrays_are_not_staged(comm, c_library):
     table.call("all_reduce", handle, x=x, out=x, count=x.size)
     assert same_bits(np.array(x), expected)
     assert comm.stats()["zero_copy_calls"] == before + 1
-    table.release(handle)
 
 
-@on_ranks(2, init={"threads": 2})
-def test_large_calls_use_the_helper_threads(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2, init={"threads": 2})
+def test_large_calls_use_the_helper_threads(comm, table, handle):
     x = values("float32", 1 << 21, comm.rank)
     expected = comm.all_reduce(x.copy())
     before = comm.stats()["split_calls"]
@@ -94,16 +87,13 @@ def test_large_calls_use_the_helper_threads(comm, c_library):
     assert same_bits(out, expected)
     assert comm.stats()["split_calls"] == before + 1
     assert comm.stats()["threads"] == 2
-    table.release(handle)
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-@on_ranks(4)
-def test_communicators_are_duplicated_and_split(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(4)
+def test_communicators_are_duplicated_and_split(comm, table, handle):
     twin = table.call(DUP, handle).made
     part = table.call(SPLIT, handle, color=comm.rank % 2, key=-comm.rank).made
     none = table.call(SPLIT, handle, color=NO_COLOR if comm.rank else 7, key=0).made
@@ -119,7 +109,6 @@ def test_communicators_are_duplicated_and_split(comm, c_library):
     for made in filter(None, (twin, part, none)):
         table.call(CLOSE, made)
         table.release(made)
-    table.release(handle)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -167,11 +156,9 @@ def test_a_rank_sends_to_itself(c_library):
     run_ranks(1, around, c_library)
 
 
-@on_ranks(2)
-def test_messages_between_the_table_and_the_methods(comm, c_library):
+@on_table(2)
+def test_messages_between_the_table_and_the_methods(comm, table, handle):
     """The table at one end and the methods at the other, with tags out of order."""
-    table = Table(c_library)
-    handle = table.open(comm)
     x = values("int32", 100, 5)
     out = np.zeros_like(x)
     if comm.rank == 0:
@@ -186,7 +173,6 @@ def test_messages_between_the_table_and_the_methods(comm, c_library):
         assert message.dtype == "int32"
         assert same_bits(out, x)
         table.call(SEND, handle, x=x + 2, count=100, peer=0, tag=0)
-    table.release(handle)
 
 
 @on_ranks(2)

@@ -33,11 +33,11 @@ from support.capi import (
     TIMEOUT,
     WAIT,
     Table,
+    on_table,
 )  # fmt: skip
 from support.children import in_child, status_of
 from support.harness import report, start_ranks
 from support.installed import ROOT
-from support.on_ranks import on_ranks
 from support.programs import run_program
 from support.threads import beside
 from support.waits import until_waiting
@@ -102,10 +102,8 @@ def test_a_timeout_names_the_rank_that_is_late(c_library):
     assert "timed out in all_reduce(sum, float64 x 1) waiting for rank 1" in text
 
 
-@on_ranks(2, init={"timeout": 0.2})
-def test_the_default_timeout_is_that_of_the_communicator(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2, init={"timeout": 0.2})
+def test_the_default_timeout_is_that_of_the_communicator(comm, table, handle):
     if comm.rank == 0:
         assert table.error_of("barrier", handle)[:2] == (TIMEOUT, 1)
     else:
@@ -113,10 +111,8 @@ def test_the_default_timeout_is_that_of_the_communicator(comm, c_library):
             comm.recv(np.ones(1), 0, timeout=None)
 
 
-@on_ranks(2)
-def test_ranks_that_disagree(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_ranks_that_disagree(comm, table, handle):
     x = np.ones(4)
     code, _, text = table.error_of("all_reduce", handle, x=x, out=x, count=3 + comm.rank)
     assert text == text_of(shmring.MismatchError, comm.barrier)
@@ -125,10 +121,8 @@ def test_ranks_that_disagree(comm, c_library):
     assert "all_reduce(sum, float64 x 4)" in text
 
 
-@on_ranks(2)
-def test_an_abort_ends_all_ranks(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_an_abort_ends_all_ranks(comm, table, handle):
     if comm.rank == 1:
         reason = np.frombuffer(b"no more data\0", np.uint8)
         table.call(ABORT, handle, object=reason.ctypes.data)
@@ -138,10 +132,8 @@ def test_an_abort_ends_all_ranks(comm, c_library):
     assert text.endswith("rank 1 aborted: no more data")
 
 
-@on_ranks(2)
-def test_a_closed_communicator(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_a_closed_communicator(comm, table, handle):
     x = np.ones(1)
     plan = {"x": x, "out": x, "count": 1}
     table.call(PLAN, handle, **plan)
@@ -163,13 +155,10 @@ def test_a_closed_communicator(comm, c_library):
         assert table.error_of(what, handle, **fields) == wanted, what
     assert table.error_of(OPEN, object=id(comm)) == wanted
     table.call(CLOSE, handle)
-    table.release(handle)
 
 
-@on_ranks(2)
-def test_closing_ends_the_call_of_another_thread(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_closing_ends_the_call_of_another_thread(comm, table, handle):
     for what, fields in (("barrier", {}), (RECV, {"x": np.ones(1), "out": np.ones(1), "count": 1, "peer": 1})):
         twin = comm.dup()
         other = table.open(twin)
@@ -183,7 +172,6 @@ def test_closing_ends_the_call_of_another_thread(comm, c_library):
         comm.barrier()
         table.release(other)
         twin.close()
-    table.release(handle)
 
 
 # ---- bad arguments ---------------------------------------------------------------------------------------------------
@@ -234,10 +222,8 @@ def bad_calls(comm, x):
         yield what, {"times": 2}, "NULL is no place for a handle"
 
 
-@on_ranks(2)
-def test_bad_arguments_send_nothing(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_bad_arguments_send_nothing(comm, table, handle):
     x = np.ones(8)
     rounds = comm.stats()["rounds"]
     calls = list(bad_calls(comm, x))
@@ -257,16 +243,13 @@ def test_bad_arguments_send_nothing(comm, c_library):
     assert comm.iprobe() is None
     table.call("all_reduce", handle, x=x, out=x, count=8)
     assert (x == comm.size).all()
-    table.release(handle)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-@on_ranks(2)
-def test_errors_of_messages_lose_nothing(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_errors_of_messages_lose_nothing(comm, table, handle):
     x, out = np.arange(10, dtype=np.int32), np.zeros(10, np.int32)
     if comm.rank == 0:
         comm.send(x, 1)
@@ -294,16 +277,13 @@ def test_errors_of_messages_lose_nothing(comm, c_library):
     assert (out == x).all()
     comm.barrier()
     assert table.call(TEST, request=None).is_over
-    table.release(handle)
 
 
 # ---- processes and threads -------------------------------------------------------------------------------------------
 
 
-@on_ranks(2)
-def test_a_forked_child_gets_an_error(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_a_forked_child_gets_an_error(comm, table, handle):
     x = np.ones(1)
 
     def child():
@@ -316,14 +296,11 @@ def test_a_forked_child_gets_an_error(comm, c_library):
     assert status_of(in_child(child)) == 0
     table.call("all_reduce", handle, x=x, out=x, count=1)
     assert x[0] == comm.size
-    table.release(handle)
 
 
-@on_ranks(2)
-def test_a_child_of_a_fork_in_c_gets_an_error(comm, c_library):
+@on_table(2)
+def test_a_child_of_a_fork_in_c_gets_an_error(comm, table, handle):
     """Python does not notice this fork, and its locks may be taken in the child."""
-    table = Table(c_library)
-    handle = table.open(comm)
     x = np.ones(1)
     fields = {"x": x, "out": x, "count": 1}
     for what in ("all_reduce", SEND, RECV, ISEND, IRECV, PLAN, CLOSE, ABORT, DUP, SPLIT):
@@ -335,13 +312,10 @@ def test_a_child_of_a_fork_in_c_gets_an_error(comm, c_library):
         os.close(writing)
     table.call("all_reduce", handle, **fields)
     assert x[0] == comm.size
-    table.release(handle)
 
 
-@on_ranks(2)
-def test_a_call_inside_a_call_of_its_own_thread(comm, c_library, tmp_path):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_a_call_inside_a_call_of_its_own_thread(comm, table, handle, tmp_path):
     found = []
     is_handled = tmp_path / "handled"
 
@@ -359,7 +333,6 @@ def test_a_call_inside_a_call_of_its_own_thread(comm, c_library, tmp_path):
         while not is_handled.exists():
             time.sleep(0.005)
     comm.barrier()
-    table.release(handle)
     if comm.rank == 0:
         ((code, text),) = found
         assert code == BAD_ARGUMENT

@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 import numpy as np
-from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table
+from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, on_table
 from support.inputs import same_bits, values
 from support.on_ranks import on_ranks
 from support.threads import at_once, beside
@@ -17,11 +17,9 @@ from shmring.observe.look import LOOK_NBYTES, look
 SLOTS = {"slot_nbytes": 65536}
 
 
-@on_ranks(2, init=SLOTS)
-def test_a_call_needs_no_gil(comm, c_library):
+@on_table(2, init=SLOTS)
+def test_a_call_needs_no_gil(comm, table, handle):
     """The main thread holds the GIL until the thread that makes the calls has ended: with the GIL they would hang."""
-    table = Table(c_library)
-    handle = table.open(comm)
     for count in (1, 1000, 100000):
         x = values("float32", count, comm.rank)
         expected = comm.all_reduce(x.copy())
@@ -74,7 +72,20 @@ def test_a_call_needs_no_gil(comm, c_library):
     table.call(SENDRECV, handle, **fields, out=out, out_count=1000, out_dtype=1, keep_gil=True)
     table.call("barrier", handle, keep_gil=True)
     table.call(RECV, handle, out=out, count=1000, peer=before, tag=3, keep_gil=True)
+
+
+@on_ranks(2)
+def test_a_short_call_needs_no_gil_beside_shared_arrays_and_results(comm, c_library):
+    shared, result = comm.empty(1000, np.float32), comm.shared_result(1000, np.float32)
+    table = Table(c_library)
+    handle = table.open(comm)
+    for count in (1, 100):
+        x = values("float32", count, comm.rank)
+        expected, out = comm.all_reduce(x.copy()), np.zeros_like(x)
+        table.call("all_reduce", handle, x=x, out=out, count=count, keep_gil=True, times=20)
+        assert same_bits(out, expected)
     table.release(handle)
+    del shared, result
 
 
 @on_ranks(2)
@@ -141,11 +152,9 @@ def test_threads_call_on_communicators_of_their_own(comm, c_library):
         twin.close()
 
 
-@on_ranks(2)
-def test_threads_of_the_table_and_of_python_take_turns(comm, c_library):
+@on_table(2)
+def test_threads_of_the_table_and_of_python_take_turns(comm, table, handle):
     """Threads of the table send and receive, threads of Python too, and one more makes collectives."""
-    table = Table(c_library)
-    handle = table.open(comm)
     peer, times = comm.size - 1 - comm.rank, 300
     code = DTYPE_CODES["int64"]
     numbers = [np.array([tag], np.int64) for tag in range(8)]
@@ -171,14 +180,11 @@ def test_threads_of_the_table_and_of_python_take_turns(comm, c_library):
     assert [int(place[0]) for place in places] == list(range(8))
     assert total[0] == sum(range(comm.size))
     assert comm.iprobe(ANY, ANY) is None
-    table.release(handle)
 
 
-@on_ranks(2)
-def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, c_library):
+@on_table(2)
+def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, table, handle):
     """Threads of the table and of Python sleep for messages, which come in any order, with pauses."""
-    table = Table(c_library)
-    handle = table.open(comm)
     times, ntags = 30, 6
     if comm.rank == 0:
         rng = np.random.default_rng(11)
@@ -200,13 +206,10 @@ def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, c_library):
     assert [int(place[0]) for place in places] == list(range(ntags))
     comm.barrier()
     assert comm.iprobe() is None
-    table.release(handle)
 
 
-@on_ranks(2)
-def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, table, handle):
     x = np.zeros(1)
     if comm.rank == 1:
         comm.recv(x, 0, 1)
@@ -222,7 +225,6 @@ def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, c_
         assert found.message_peer == 0
         assert found.message_since >= began_ns      # and not when the wait before began
         comm.send(x, 1, 2)
-    table.release(handle)
 
 
 @on_ranks(2)
@@ -240,26 +242,20 @@ def test_a_handle_is_opened_while_threads_wait_for_their_turn(comm, c_library):
     table.release(second)
 
 
-@on_ranks(2)
-def test_asynchronous_work_comes_first(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_asynchronous_work_comes_first(comm, table, handle):
     x = values("float32", 1000, comm.rank)
     works = [comm.all_reduce(x.copy(), async_op=True) for _ in range(20)]
     out = np.zeros_like(x)
     table.call("all_reduce", handle, x=x, out=out, count=1000)
     assert all(work.done() for work in works)
     assert same_bits(out, works[0].wait())
-    table.release(handle)
 
 
-@on_ranks(2)
-def test_more_plans_than_a_handle_keeps(comm, c_library):
-    table = Table(c_library)
-    handle = table.open(comm)
+@on_table(2)
+def test_more_plans_than_a_handle_keeps(comm, table, handle):
     x, out = np.ones(20000, np.float32), np.zeros(20000, np.float32)
     for _ in range(2):
         for count in range(2000, 2300):
             table.call("all_reduce", handle, x=x, out=out, count=count)
     assert (out[:2299] == comm.size).all()
-    table.release(handle)

@@ -7,10 +7,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import eventually, start_ranks
+from support.harness import eventually, is_stopped, start_ranks
 from support.on_ranks import on_ranks
 from support.threads import at_once
-from support.waits import is_stopped
 
 from shmring.errors import (
     BrokenError,

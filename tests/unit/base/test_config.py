@@ -104,6 +104,16 @@ def test_values_out_of_range_are_refused_by_name(data, name):
         configure({f"SHMRING_{name.upper()}": str(value)})
 
 
+@pytest.mark.parametrize("name", [name for name in INTEGERS if name.endswith("_nbytes")])
+@pytest.mark.parametrize("value", [1 << 49, 1 << 63, 1 << 64])
+def test_sizes_whose_products_might_overflow_are_refused_with_the_largest(name, value):
+    must_be = "must be from 0 to 4096, .*" if name == "eager_nbytes" else f"must be at most {1 << 48}"
+    with pytest.raises(ValueError, match=f"^{name}={value}: {must_be}$"):
+        configure({}, **{name: value})
+    with pytest.raises(ValueError, match=f"^SHMRING_{name.upper()}={value}: {must_be}$"):
+        configure({f"SHMRING_{name.upper()}": str(value)})
+
+
 @given(st.sampled_from(sorted(FIELDS)), st.text("abcxyz+-. ", min_size=0, max_size=6))
 def test_text_that_is_no_value_is_refused_with_its_variable(name, text):
     with pytest.raises(ValueError, match=f"SHMRING_{name.upper()}="):

@@ -8,9 +8,8 @@ import time
 
 import pytest
 from support.children import in_child, status_of
-from support.harness import PATIENCE, report, run_processes, start_processes
+from support.harness import PATIENCE, is_stopped, report, run_processes, start_processes
 from support.on_ranks import on_processes
-from support.waits import is_stopped
 
 import shmring
 from shmring.bootstrap import rendezvous as rendezvous_module
