@@ -181,11 +181,22 @@ cdef const int64_t *copy_counts(call_t *c, int size, Heap memory) except NULL:
 
 # ---- any collective --------------------------------------------------------------------------------------------------
 
-cdef Program prepare_request(Engine e, call_t *c, request_t *request):
-    """The request of a checked call: the program to execute, or None."""
+cdef inline int check_result(Engine e, call_t *c) except -1:
     if (c.kind == KIND_ALL_REDUCE and c.x.data == c.out.data and e.sharing is not None
             and (<Sharing> e.sharing).nresults):
         refuse_result(e.sharing, &c.x)
+    return 0
+
+
+cdef inline int run_program(Engine e, Program program, execution_t *x, int64_t timeout_ns) except -1:
+    if e.sharing is not None and x.kind != KIND_NONE:
+        return execute_shared(e, program, x, timeout_ns)
+    return e.execute(program, x, timeout_ns)
+
+
+cdef Program prepare_request(Engine e, call_t *c, request_t *request):
+    """The request of a checked call: the program to execute, or None."""
+    check_result(e, c)
     if fill_eager(e, c, &request.eager):
         return None
     fill_execution(e, c, &request.execution)
@@ -196,9 +207,7 @@ cdef int run_request(Engine e, Program program, request_t *request, int64_t time
     """Run a request. The caller has entered the engine."""
     if program is None:
         return e.exchange_eager(&request.eager, timeout_ns)
-    if e.sharing is not None and request.execution.kind != KIND_NONE:
-        return execute_shared(e, program, &request.execution, timeout_ns)
-    return e.execute(program, &request.execution, timeout_ns)
+    return run_program(e, program, &request.execution, timeout_ns)
 
 
 # ---- the executor ----------------------------------------------------------------------------------------------------
@@ -222,7 +231,12 @@ cdef class LocalExecutor(Executor):
         e.enter()
         e.under_way = call
         try:
-            run_request(e, prepare_request(e, call, &request), &request, call.timeout_ns)
+            check_result(e, call)
+            if fill_eager(e, call, &request.eager):
+                e.exchange_eager(&request.eager, call.timeout_ns)
+            else:
+                fill_execution(e, call, &request.execution)
+                run_program(e, find_program(e, call), &request.execution, call.timeout_ns)
         finally:
             e.under_way = NULL
             e.leave()
