@@ -39,7 +39,7 @@ MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels
 # the time.
 COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "placement"}
 COLD_FILES = {
-    "capi/handles", "capi/last_error", "capi/table", "channels/format", "channels/half_pipe", "channels/joinable_queue",
+    "capi/handles", "capi/last_error", "capi/table", "channels/half_pipe", "channels/robust",
     "engine/kinds", "engine/outbox", "engine/recording",
     "engine/thread_team", "jax/_mpi", "objects/tensors", "ring/eventfd",
     "ring/inspect", "shared/moved_pages", "shared/moves", "sync/abort", "sync/liveness", "sync/long_waits",

@@ -44,12 +44,10 @@ if TYPE_CHECKING:
     from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
     from shmring.channels.fan_in import FanInReceiver
     from shmring.channels.inspect import ChannelLook, list_channels
-    from shmring.channels.joinable_queue import JoinableQueue
     from shmring.channels.latest import Latest
-    from shmring.channels.queue import Queue
+    from shmring.channels.queue import JoinableQueue, Queue
     from shmring.channels.receiver import Receiver
-    from shmring.channels.record_receiver import RecordReceiver
-    from shmring.channels.record_sender import RecordSender
+    from shmring.channels.records import RecordReceiver, RecordSender
     from shmring.channels.sender import Sender
     from shmring.channels.waiting import wait
     from shmring.collective.async_work import Work
@@ -75,12 +73,10 @@ _MODULES = {
     "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
     "shmring.channels.fan_in": ("FanInReceiver",),
     "shmring.channels.inspect": ("ChannelLook", "list_channels"),
-    "shmring.channels.joinable_queue": ("JoinableQueue",),
     "shmring.channels.latest": ("Latest",),
-    "shmring.channels.queue": ("Queue",),
+    "shmring.channels.queue": ("JoinableQueue", "Queue"),
     "shmring.channels.receiver": ("Receiver",),
-    "shmring.channels.record_receiver": ("RecordReceiver",),
-    "shmring.channels.record_sender": ("RecordSender",),
+    "shmring.channels.records": ("RecordReceiver", "RecordSender"),
     "shmring.channels.sender": ("Sender",),
     "shmring.channels.waiting": ("wait",),
     "shmring.collective.async_work": ("Work",),

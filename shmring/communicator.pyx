@@ -478,7 +478,7 @@ cdef class Communicator:
         Returns
         -------
         list of arrays
-            Those of ``arrays``.
+            The same arrays.
 
         Notes
         -----
@@ -490,7 +490,7 @@ cdef class Communicator:
         return all_reduce_many(self.executor, arrays, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def broadcast_many(self, arrays, root=0, *, timeout=..., async_op=False):
-        """Copy the root's arrays into those of all others, as one operation.
+        """Copy the root's arrays into the arrays of all others, as one operation.
 
         Parameters
         ----------
@@ -504,7 +504,7 @@ cdef class Communicator:
         Returns
         -------
         list of arrays
-            Those of ``arrays``.
+            The same arrays.
 
         Notes
         -----
@@ -751,7 +751,7 @@ cdef class Communicator:
         Returns
         -------
         Message or None
-            None if there is none.
+            None if no such message has arrived.
         """
         return self.messages.probe(self.rank_of(src, "src"), tag_of(tag, "tag"), 0)
 
@@ -1398,7 +1398,7 @@ cdef class Communicator:
         Raises
         ------
         ValueError
-            A number of calls that is no such.
+            ``calls`` is not a possible number.
         ClosedError
             The communicator is closed.
         OSError

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 10u
+#define SHMRING_LAYOUT_VERSION 11u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -83,7 +83,7 @@ typedef struct {
     shmring_alternative alternatives[SHMRING_NALTERNATIVES];
 } shmring_learner;
 
-/* What the writer of a ring of bytes has learned of the kinds of stores (ring/laps.pyx); only its end of the
+/* What the writer of a ring of bytes has learned of the kinds of stores (ring/laps.pxd); only its end of the
  * ring loads or stores this. The writer's and the reader's times are kept by parity of the lap. */
 typedef struct {
     shmring_learner learner; /* a lap is a call */

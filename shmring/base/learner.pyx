@@ -18,7 +18,7 @@ publishes no other word until that many calls after the trial, when every rank h
 rank that loads the word before each of its calls uses the same variant as all others, without a further exchange.
 
 Nothing here waits, and times are arguments: the same code learns about calls of collectives (`engine/variants.pyx`),
-laps round a ring (`ring/laps.pyx`) and, in tests, simulated machines.
+laps round a ring (`ring/laps.pxd`) and, in tests, simulated machines.
 """
 
 from libc.stdint cimport INT64_MAX, UINT64_MAX

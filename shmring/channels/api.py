@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from shmring.channels.fan_in import FanInReceiver
-from shmring.channels.format import WHEN_FULL
-from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
+from shmring.channels.memory import WHEN_FULL, ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
 from shmring.channels.multi_ring import create_broadcast, create_fan_in
 from shmring.channels.receiver import Receiver
-from shmring.channels.record_receiver import RecordReceiver
-from shmring.channels.record_sender import RecordSender
+from shmring.channels.records import RecordReceiver, RecordSender
 from shmring.channels.sender import Sender
 
 _MIB = 1 << 20
@@ -46,8 +44,8 @@ def channel(
     Returns
     -------
     Sender, Receiver
-        Or RecordSender and RecordReceiver. Each belongs to the process that first uses it: use them in two threads,
-        inherit them through a fork, or pass them to a process of multiprocessing, by any start method.
+        With a dtype, RecordSender and RecordReceiver. Each belongs to the process that first uses it: use them in two
+        threads, inherit them through a fork, or pass them to a process of multiprocessing, by any start method.
 
     Raises
     ------
@@ -90,7 +88,7 @@ def open_channel(
     Returns
     -------
     Sender or Receiver
-        Or RecordSender or RecordReceiver.
+        With a dtype, RecordSender or RecordReceiver.
 
     Raises
     ------
@@ -142,7 +140,7 @@ def fan_in(
     Returns
     -------
     list of Sender, FanInReceiver
-        Or of RecordSender. The senders are those of a `channel`. Each end belongs to the process that first uses it.
+        With a dtype, list of RecordSender. Each end belongs to the process that first uses it.
 
     Notes
     -----
@@ -153,7 +151,7 @@ def fan_in(
     require_one_of("when_full", when_full, WHEN_FULL)
     rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, allows_pickle(allow_pickle))
     sender = Sender if kind is None else RecordSender
-    return [sender(rings.ring(i), "sender") for i in range(nsenders)], FanInReceiver(rings)
+    return [sender(ring, "sender") for ring in rings], FanInReceiver(rings)
 
 
 def broadcast_channel(
@@ -184,7 +182,7 @@ def broadcast_channel(
     Returns
     -------
     Sender, list of Receiver
-        Or RecordSender, list of RecordReceiver: those of a `channel`. `Sender.send` returns to how many receivers a
+        With a dtype, RecordSender and list of RecordReceiver. `Sender.send` returns to how many receivers a
         message goes, `Sender.receivers` the state of each. Each end belongs to the process that first uses it.
 
     Notes

@@ -12,17 +12,17 @@ import queue
 from shmring._c.atomics cimport load_relaxed_u64
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.ring_ends cimport RingReceiver, require_unused
-from shmring.ring.blocking cimport (LATE, any_has_come, await_briefly, await_step, awaited_t, drive, wait_t)
+from shmring.ring.blocking cimport LATE, awaited_t, wait_t
+from shmring.ring.end cimport await_rings
 from shmring.ring.eventfd cimport Notifier
 from shmring.ring.overwrite cimport position_of
 from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
 from shmring.sync.backoff cimport deadline_of, left_until
-from shmring.sync.group cimport READY
 
 from shmring.channels.aio import next_of, when_ready
-from shmring.channels.multi_ring import RingSet
+from shmring.channels.multi_ring import MemberRing
 from shmring.channels.receiver import Receiver
-from shmring.channels.record_receiver import RecordReceiver
+from shmring.channels.records import RecordReceiver
 from shmring.errors import ClosedError, EndOfStreamError, PeerLostError
 
 
@@ -41,7 +41,7 @@ cdef class FanInReceiver:
         The number of the sender of the last message, and of the last `next_ready`; -1 before.
     """
 
-    cdef readonly object rings     # the memory of all (channels/multi_ring.py)
+    cdef readonly list rings       # the memory of each (channels/multi_ring.py)
     cdef list receivers
     cdef wait_t ways               # to those that are not over
     cdef int count, turn
@@ -52,11 +52,11 @@ cdef class FanInReceiver:
     cdef readonly int last_sender
 
     def __cinit__(self, rings):
-        if not isinstance(rings, RingSet):
+        if not isinstance(rings, list) or not rings or not all([isinstance(ring, MemberRing) for ring in rings]):
             raise TypeError(f"FanInReceiver({rings!r}): call shmring.fan_in() instead")
-        kind = Receiver if rings.dtype is None else RecordReceiver
-        self.rings, self.count = rings, rings.count
-        self.receivers = [kind(rings.ring(i), "receiver") for i in range(self.count)]
+        kind = Receiver if rings[0].dtype is None else RecordReceiver
+        self.rings, self.count = rings, len(rings)
+        self.receivers = [kind(ring, "receiver") for ring in rings]
         self.ways.awaited = <awaited_t *>calloc(self.count, sizeof(awaited_t))
         if self.ways.awaited == NULL:
             raise MemoryError
@@ -226,22 +226,14 @@ cdef class FanInReceiver:
     cdef int wait(self, int64_t timeout_ns) except -1:
         """LATE if time is over; else some ring is worth a look."""
         self.fill_in_ways(timeout_ns)
-        if timeout_ns == 0:
-            if self.notifier is not None and not any_has_come(self.ways.awaited, self.ways.n):
-                self.notifier.arm(self.ways.awaited, self.ways.n)
-            return LATE
-        if self.notifier is not None:
-            self.notifier.signal()
-        if await_briefly(self.ways.awaited, self.ways.n) == READY:
-            return READY
-        return drive(await_step, self, &self.ways, timeout_ns, &self.is_busy)
+        return await_rings(self, &self.ways, timeout_ns, self.notifier, &self.is_busy)
 
     @cython.critical_section
     def fileno(self):
         """A descriptor for event loops, readable when there may be something to receive: see `Receiver.fileno`."""
         self.prepare()
         if self.notifier is None:
-            self.notifier = Notifier(self.count, self.rings.mapping)
+            self.notifier = Notifier(self.count, self.rings[0].mapping)
         return self.notifier.notice.descriptor
 
     # ---- receiving ----
@@ -352,9 +344,11 @@ cdef class FanInReceiver:
 
     def __reduce__(self):
         cdef RingReceiver receiver
+        ends = []
         for receiver in self.receivers:
             require_unused(receiver)
-        passed = receiver.prospects.pass_on([2 * i + 1 for i in range(self.count)])
+            ends.append(receiver.own_end)
+        passed = receiver.prospects.pass_on(ends)
         for receiver in self.receivers:
             receiver.leave_prospects()
         return _arrived, (passed, self.rings)

@@ -18,7 +18,7 @@ from shmring.ring.blocking cimport hangs_up, wake_at_once
 from shmring.sync.backoff cimport before_wake
 
 from shmring.channels.queue import adopted
-from shmring.channels.queue_memory import QueueMemory, create_queue
+from shmring.channels.memory import QueueMemory, create_queue
 from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.objects.codec import Dumped, parts_of
 

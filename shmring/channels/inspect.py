@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from shmring.channels.format import QUEUE_NBYTES, lock_holders
 from shmring.channels.memory import LABEL_NBYTES, LABEL_OFFSET
 from shmring.channels.multi_ring import ring_heads
+from shmring.channels.robust import QUEUE_NBYTES, lock_holders
 from shmring.errors import ShmringError
 from shmring.memory.header import CHANNEL, HEADER_NBYTES, unpack
 from shmring.memory.names import inode_of

@@ -314,7 +314,7 @@ cdef class Latest:
         Raises
         ------
         queue.Empty
-            There was none in time.
+            No value was there in time.
         ValueError
             `after` is negative or too large.
         SegmentError

@@ -14,20 +14,27 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shmring.arrays import dtype_codec
-from shmring.channels.format import POLICIES
+from shmring.channels.robust import QUEUE_NBYTES, format_queue
 from shmring.config import configure
 from shmring.errors import SegmentError
 from shmring.memory import segment
+from shmring.memory.descriptor import Descriptor
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import CHANNEL, Segment
 from shmring.memory.unnamed import create_unnamed as create_unnamed_segment
 from shmring.placement.cpus import processor_quota
 from shmring.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES, format_ring
+
+# What a sender does when there is no room: in a channel, and in a broadcast because a receiver is slow. Their positions
+# are in the header of the segment, and in channels/ring_ends.pxd.
+POLICIES = ("wait", "drop_newest", "drop_oldest", "disconnect")
+WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
+WHEN_SLOW = ("wait", "drop_oldest", "disconnect")
 
 # In a channel of records their description follows the header in its page.
 _TEXT_OFFSET = 1024
@@ -39,6 +46,7 @@ LABEL_OFFSET, LABEL_NBYTES = 768, 256
 _WORD_NBYTES = 8
 _LEAST_NBYTES = 64
 _MOST_NBYTES = 1 << 35
+_QUEUE_ALIGNMENT = 128
 
 # How long to try to open a name that other processes are creating or unlinking.
 _OPEN_TIMEOUT_S = 5.0
@@ -72,7 +80,6 @@ class ChannelMemory:
     index = 0  # of the ring, in a fan-in
     nmembers = 1  # rings of a fan-in, or receivers of a broadcast
     is_broadcast = False
-    common_waiter_offset = 0  # of the semaphore of a receiver that has several rings
     reducers: Mapping[type, Callable] | None = None
     owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 
@@ -85,7 +92,7 @@ class ChannelMemory:
         self.dtype = dtype_codec.dtype_of(text) if text else None
         if flags & 0xFF >= len(POLICIES):
             raise SegmentError(f"{self.title} is corrupted: its header has flags {flags:#x}")
-        self.when_full = list(POLICIES)[flags & 0xFF]
+        self.when_full = POLICIES[flags & 0xFF]
         config = configure()
         self.allow_pickle = bool(flags >> 8 & 1) and (config.allow_pickle if allow_pickle is None else allow_pickle)
         self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
@@ -116,6 +123,48 @@ class ChannelMemory:
         return ChannelMemory, (self.memory,)
 
 
+class QueueMemory(ChannelMemory):
+    """The memory that the processes of a queue share, as one process sees it: a ring, and the locks that own its ends.
+
+    [header page][ring and its slots][shmring_queue]
+
+    Attributes
+    ----------
+    queue_offset : int
+        Of the locks.
+    maxsize : int
+    signal : Descriptor or None
+        The eventfd of the queue; a pipe has none, as its sockets are known to its connections.
+    """
+
+    owned_by_lock = True
+
+    def __init__(
+        self, memory: Segment, allow_pickle: bool | None = None, signal: Descriptor | None = None
+    ) -> None:
+        super().__init__(memory, allow_pickle=allow_pickle)
+        self.signal = signal
+        self.queue_offset, self.maxsize = memory.header.params[2:]
+        last = memory.nbytes - QUEUE_NBYTES
+        if self.queue_offset % _QUEUE_ALIGNMENT or not CONTROL_NBYTES <= self.queue_offset <= last:
+            raise SegmentError("this queue is corrupted: its header has an invalid offset of the locks")
+
+    @property
+    def title(self) -> str:
+        """How error messages name it."""
+        return "this queue"
+
+    def __reduce__(self) -> tuple:
+        from multiprocessing import reduction
+
+        return _arrived, (self.memory, self.signal and reduction.DupFd(self.signal.fd))
+
+
+def _arrived(memory: Segment, signal: Any) -> QueueMemory:
+    """The memory that another process has passed on."""
+    return QueueMemory(memory, signal=signal and Descriptor(signal.detach))
+
+
 def allows_pickle(allow_pickle: bool | None) -> bool:
     """Whether a channel allows pickle: the argument of the call, or else the setting of this process."""
     return configure().allow_pickle if allow_pickle is None else bool(allow_pickle)
@@ -135,6 +184,22 @@ def open_named(
         f"channel/{key}", lambda name: _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
     )
     return _require_same(ChannelMemory(memory, key, allow_pickle), dtype, when_full)
+
+
+def create_queue(
+    capacity_nbytes: int, maxsize: int, allow_pickle: bool | None = None, *, with_signal: bool = False
+) -> QueueMemory:
+    """Fresh memory for a queue."""
+    allow_pickle = allows_pickle(allow_pickle)
+    ring = checked_ring(capacity_nbytes, None, "wait", allow_pickle)
+    ring_nbytes = -(-ring.nbytes // _QUEUE_ALIGNMENT) * _QUEUE_ALIGNMENT
+    memory = ring.reserve(None, ring_nbytes + QUEUE_NBYTES, (HEADER_NBYTES + ring_nbytes, maxsize))
+    ring.format(memory)
+    with memoryview(memory.mapping) as view, view[HEADER_NBYTES + ring_nbytes :] as rest:
+        format_queue(rest)
+    memory.announce()
+    signal = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if with_signal else None
+    return QueueMemory(memory, allow_pickle, signal)
 
 
 def open_or_create(key: str, create: Callable[[str], Segment]) -> Segment:
@@ -190,7 +255,7 @@ class RingPlan(NamedTuple):
         """A segment of so many bytes behind its header page, not announced yet; ``params`` describe several rings
         (channels/multi_ring.py)."""
         nbytes += HEADER_NBYTES
-        params = (POLICIES[self.when_full] | self.allow_pickle << 8, len(self.text), *params)
+        params = (POLICIES.index(self.when_full) | self.allow_pickle << 8, len(self.text), *params)
         if name is not None:
             memory = segment.create(name, nbytes, kind=CHANNEL, params=params)
         else:

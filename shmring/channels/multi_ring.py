@@ -1,9 +1,9 @@
 """The memory of channels with several ends: many senders to one receiver, one sender to many.
 
-In a *fan-in* each sender has its own ring, and the receiver one semaphore for all. A *broadcast* is one ring with a
-head for each receiver.
+In a *fan-in* each sender has its own ring, and the receiver sleeps on the semaphore of the first ring for all. A
+*broadcast* is one ring with a head for each receiver.
 
-    fan-in:     [header page][ring 0 and its slots][ring 1 and its slots]...[waiter]
+    fan-in:     [header page][ring 0 and its slots][ring 1 and its slots]...
     broadcast:  [header page][ring with n heads, and its slots]
 """
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shmring.channels.format import WAITER_NBYTES, WHEN_SLOW, format_common_waiter
-from shmring.channels.memory import ChannelMemory, checked_ring, require_one_of
+from shmring.channels.memory import WHEN_SLOW, ChannelMemory, checked_ring, require_one_of
 from shmring.errors import SegmentError
 from shmring.memory.header import HEADER_NBYTES, Header
 from shmring.memory.segment import Segment
@@ -41,12 +40,10 @@ class MemberRing(ChannelMemory):
         if layout & 0xFF == _FAN_IN:
             self.index = number
             self.ring_offset = HEADER_NBYTES + number * stride
-            self.common_waiter_offset = HEADER_NBYTES + (layout >> 8) * stride
         else:
             self.number = number
             self.is_broadcast = True
-        last = max(self.ring_offset + CONTROL_NBYTES, self.common_waiter_offset + WAITER_NBYTES)
-        if last > memory.nbytes or stride < CONTROL_NBYTES or stride % _PAGE_NBYTES:
+        if self.ring_offset + CONTROL_NBYTES > memory.nbytes or stride < CONTROL_NBYTES or stride % _PAGE_NBYTES:
             raise SegmentError("this channel is corrupted: its header has an invalid offset of the rings")
         if not 0 <= number < self.nmembers <= MAX_RINGS:
             raise SegmentError(f"this channel has {self.nmembers} rings or receivers according to its header")
@@ -72,50 +69,19 @@ def ring_heads(header: Header) -> list[tuple[int, int]]:
     return [(HEADER_NBYTES, i) for i in range(count if layout & 0xFF == _BROADCAST else 1)]
 
 
-class RingSet:
-    """All rings of a fan-in: the memory of its receiver.
-
-    Attributes
-    ----------
-    count : int
-        Of senders.
-    dtype, allow_pickle, spin_ns, tick_ns
-        As of `ChannelMemory`.
-    """
-
-    def __init__(self, memory: Segment, allow_pickle: bool | None = None) -> None:
-        self.memory = memory
-        self.mapping = memory.mapping
-        self.count = memory.header.params[2] >> 8
-        if not 1 <= self.count <= MAX_RINGS:
-            raise SegmentError(f"this channel has {self.count} rings according to its header")
-        first = MemberRing(memory, 0, allow_pickle)
-        self.dtype, self.allow_pickle = first.dtype, first.allow_pickle
-        self.spin_ns, self.tick_ns = first.spin_ns, first.tick_ns
-
-    def ring(self, index: int) -> MemberRing:
-        """One ring."""
-        return MemberRing(self.memory, index, self.allow_pickle)
-
-    def __reduce__(self) -> tuple:
-        return RingSet, (self.memory,)
-
-
 def create_fan_in(
     count: int, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
-) -> RingSet:
-    """Fresh memory with a ring for each of so many senders."""
+) -> list[MemberRing]:
+    """Fresh memory with a ring for each of so many senders, as the receiver uses all of them."""
     _require_count("nsenders", count)
     ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
     # Each begins on a page, so that no two senders write to one.
     stride = -(-ring.nbytes // _PAGE_NBYTES) * _PAGE_NBYTES
-    memory = ring.reserve(None, count * stride + WAITER_NBYTES, (_FAN_IN | count << 8, stride))
+    memory = ring.reserve(None, count * stride, (_FAN_IN | count << 8, stride))
     for i in range(count):
         ring.format(memory, HEADER_NBYTES + i * stride)
-    with memoryview(memory.mapping) as view, view[HEADER_NBYTES + count * stride :] as rest:
-        format_common_waiter(rest)
     memory.announce()
-    return RingSet(memory, allow_pickle)
+    return [MemberRing(memory, i, allow_pickle) for i in range(count)]
 
 
 def create_broadcast(

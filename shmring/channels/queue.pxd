@@ -12,7 +12,7 @@ cdef enum:
 
 cdef class Queue:
     cdef object __weakref__
-    cdef object memory                     # channels/queue_memory.py
+    cdef object memory                     # channels/memory.py
     cdef Mapping mapping
     cdef shmring_queue *q                  # NULL until it is made
     cdef shmring_ring *ring

@@ -19,22 +19,24 @@ import os
 import queue
 import sys
 
-from shmring._c.atomics cimport (full_fence, load_acquire_u64, load_relaxed_u32, load_relaxed_u64, store_relaxed_u32,
-                                 store_relaxed_u64, store_release_u64)
+from shmring._c.atomics cimport (compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32, load_relaxed_u64,
+                                 store_relaxed_u32, store_relaxed_u64, store_release_u64)
 from shmring._c.faults cimport fault_point
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
 from shmring.channels.receiver cimport take_bytes
-from shmring.channels.robust cimport LOCK_LATE, TICK_NS, lock_release, lock_try, lock_within, take_lock
+from shmring.channels.robust cimport TICK_NS, is_locked, lock_release, lock_try, lock_within, take_lock
 from shmring.channels.sender cimport put_bytes
-from shmring.ring.blocking cimport LATE
+from shmring.ring.blocking cimport LATE, drive, wake_at_once
 from shmring.ring.framing cimport WORD_NBYTES
-from shmring.sync.backoff cimport deadline_of, left_until
+from shmring.sync.backoff cimport (TICK, back_off, before_wake, deadline_of, end_wait, left_until, patience_t, sem_post,
+                                   sleeper_t)
+from shmring.sync.group cimport READY, UNREADY
 
 from shmring.base.weak_set import WeakSet
 from shmring.channels import aio
-from shmring.channels.queue_memory import create_queue
+from shmring.channels.memory import create_queue
 from shmring.channels.receiver import PickledContent
 from shmring.errors import ClosedError
 from shmring.objects.codec import Dumped
@@ -51,6 +53,9 @@ cdef extern from "<sys/eventfd.h>" nogil:
 cdef enum:
     RAISED = 1                 # what the word of the signal holds, beside 0: not raised
     UNSURE = 2
+
+cdef enum:
+    LONGEST_SLEEP_NS = 20000000        # of join(): several processes may be in it, and the waiter word is one
 
 cdef object queues = WeakSet()      # of this process
 
@@ -163,8 +168,7 @@ cdef class Queue:
         """Retract an item that was given up, or that its producer did not live to complete. False: another process is
         getting, and must be given a CUT."""
         cdef uint64_t head
-        cdef int outcome = lock_within(&self.q.receiving, GLANCE_NS)
-        if outcome == LOCK_LATE or outcome < 0:
+        if not is_locked(lock_within(&self.q.receiving, GLANCE_NS)):
             return False
         # With both locks held, no other process uses the counters.
         head = load_relaxed_u64(&self.ring.heads[0].head)
@@ -191,8 +195,7 @@ cdef class Queue:
 
     cdef bint is_given_up(self) except -1:
         """Whether no process is in the middle of an item: it would have the lock."""
-        cdef int outcome = lock_try(&self.q.sending)
-        if outcome == LOCK_LATE or outcome < 0:
+        if not is_locked(lock_try(&self.q.sending)):
             return False
         if load_relaxed_u64(&self.ring.tail) == load_relaxed_u64(&self.ring.heads[0].head):
             self.settle()
@@ -313,8 +316,8 @@ cdef class Queue:
         block : bool, default True
             Whether to wait for one.
         timeout : float, optional
-            Seconds to wait for one to come; None for ever. An item that has begun to come is waited for, as long as its
-            producer goes on.
+            Seconds to wait for an item to come; None for ever. An item that has begun to come is waited for as long as
+            its producer goes on.
 
         Returns
         -------
@@ -324,7 +327,7 @@ cdef class Queue:
         Raises
         ------
         queue.Empty
-            None came in time.
+            No item came in time.
         ObjectError
             It cannot be made here. It was removed.
         ClosedError
@@ -405,7 +408,7 @@ cdef class Queue:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for one; None for ever.
+            Seconds to wait for an item; None for ever.
 
         Returns
         -------
@@ -514,11 +517,9 @@ cdef class Queue:
     cdef int clear_signal(self) except -1:
         """After a call has got an item, or has found none. Only once a process has asked for the descriptor: until then
         neither side makes a system call for it."""
-        cdef int outcome
         if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.signal) or self.is_there():
             return 0
-        outcome = lock_within(&self.q.sending, GLANCE_NS)
-        if outcome == LOCK_LATE or outcome < 0:        # an item is about to come
+        if not is_locked(lock_within(&self.q.sending, GLANCE_NS)):     # an item is about to come
             return 0
         # No producer is between its signal and its item. Between these stores this process may die: then the next
         # producer raises the signal, and the next consumer clears it.
@@ -548,7 +549,7 @@ cdef class Queue:
         return min(self.count(), <uint64_t>sys.maxsize)
 
     def empty(self):
-        """Whether there is none in it; a moment later there may be one."""
+        """Whether no item is in it; a moment later there may be one."""
         return self.count() == 0
 
     def full(self):
@@ -581,6 +582,49 @@ cdef class Queue:
         if self.q == NULL:
             return f"<shmring.{type(self).__name__}, not made>"
         return f"<shmring.{type(self).__name__} of {self.qsize()} items{', closed here' if self.is_closed else ''}>"
+
+
+cdef class JoinableQueue(Queue):
+    """A `Queue` with items that are reported done, to be used like `multiprocessing.JoinableQueue`."""
+
+    def task_done(self):
+        """Report that an item that was got has been processed.
+
+        Raises
+        ------
+        ValueError
+            More were reported done than were ever put.
+        """
+        cdef uint64_t done
+        self.require_made()
+        while True:
+            done = load_acquire_u64(&self.q.done)
+            if done >= load_acquire_u64(&self.ring.sent.messages):
+                raise ValueError("task_done() called too many times")
+            if compare_swap_u64(&self.q.done, done, done + 1):
+                break
+        before_wake()
+        if done + 1 >= load_acquire_u64(&self.ring.sent.messages):
+            wake_at_once(&self.q.joining, &self.q.joined)
+
+    def join(self):
+        """Wait until all items that were ever put have been reported done."""
+        cdef bint is_busy = False
+        self.require_made()
+        drive(await_done, self, NULL, -1, &is_busy)
+
+
+cdef int await_done(object joined, void *what, patience_t *patience) noexcept nogil:
+    """A step of `join` (ring/blocking.pxd)."""
+    cdef shmring_queue *q = (<JoinableQueue>joined).q
+    cdef sleeper_t sleeper = sleeper_t(word=&q.joining, what=1, wake=&q.joined, next=NULL, spin_ns=0, yields=0,
+                                       tick_ns=LONGEST_SLEEP_NS, spin=NULL)
+    while load_acquire_u64(&q.done) < load_acquire_u64(&(<JoinableQueue>joined).ring.sent.messages):
+        if back_off(patience, &sleeper) == TICK:
+            return UNREADY
+    end_wait(patience, &sleeper)
+    sem_post(&q.joined)                # for the next process in join(), if there is one
+    return READY
 
 
 cdef object content_of(object item, object memory):

@@ -544,7 +544,7 @@ cdef class Receiver(RingReceiver):
         ValueError
             Nothing is peeked.
         """
-        self.require_lease("peeked")
+        self.require_lease()
         self.end_lease()
         if self.kept is not None:
             self.take_kept()

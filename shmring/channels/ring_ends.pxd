@@ -5,13 +5,19 @@ from shmring.ring.end cimport RingEnd
 from shmring.ring.spsc cimport ring_is_gone
 from shmring.sync.backoff cimport deadline_of, left_until
 
+cdef enum:     # what a sender does when there is no room: positions in POLICIES (channels/memory.py)
+    WAITS = 0
+    DROPS_NEWEST = 1
+    DROPS_OLDEST = 2
+    DISCONNECTS = 3
+
 cdef enum:     # what making room ends with, beside READY and LATE
     DROPPED = 5
 
 
 cdef class RingSender(RingEnd):
     cdef readonly object channel       # the memory and its settings (channels/memory.py)
-    cdef int policy                    # channels/format.pxd
+    cdef int policy
     cdef bint is_broadcast
     cdef bint has_frames
     cdef uint64_t unsent_nbytes        # of what waits for room

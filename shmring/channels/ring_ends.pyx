@@ -14,24 +14,23 @@ import queue
 from typing import NamedTuple
 
 from shmring._c.atomics cimport compare_swap_u32, load_acquire_u64
-from shmring._c.layout cimport shmring_ring_head, shmring_waiter
+from shmring._c.layout cimport shmring_ring, shmring_ring_head
 from shmring.base.timeouts cimport timeout_to_ns
-from shmring.channels.format cimport DISCONNECTS, DROPS_OLDEST, WAITS
 from shmring.memory.mapping cimport Mapping
 from shmring.ring.blocking cimport GONE, LATE, wake_at_once, wake_sleeper
 from shmring.ring.end cimport take_role
 from shmring.ring.eventfd cimport Notifier
 from shmring.ring.overwrite cimport after_claim, disconnect, give_up_claim, overwrite, position_of
 from shmring.ring.prospects cimport prospects_of
-from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_abort, ring_control_nbytes,
+from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_control_nbytes,
                                 ring_end_state)
 from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
 
 from shmring.channels.aio import next_of
-from shmring.channels.format import POLICIES
-from shmring.channels.memory import ChannelMemory
+from shmring.channels.memory import POLICIES, ChannelMemory
 from shmring.errors import DisconnectedError, EndOfStreamError, PeerLostError, SegmentError
+from shmring.memory.header import HEADER_NBYTES
 from shmring.ring.end import OTHER_ROLES
 from shmring.ring.spsc import END_STATES
 
@@ -66,8 +65,8 @@ cdef int place_in(RingEnd end, object channel, object role, str own) except -1:
         raise TypeError(f"{type(end).__name__}({channel!r}, {role!r}): ends are made by the calls for channels")
     mapping = channel.mapping
     offset = min(<size_t>channel.ring_offset, mapping.nbytes)
-    if channel.common_waiter_offset:
-        end.bed = &(<shmring_waiter *>(mapping.address + <size_t>channel.common_waiter_offset)).wake
+    if channel.index:                  # the receiver of a fan-in sleeps on the semaphore of the first ring
+        end.bed = &(<shmring_ring *>(mapping.address + <size_t>HEADER_NBYTES)).heads[0].consumer.waiter.wake
     end.expected_nbytes = 8 if channel.dtype is None else channel.dtype.itemsize
     end.owned_by_lock = channel.owned_by_lock
     end.watch.spin_ns, end.watch.tick_ns = channel.spin_ns, channel.tick_ns
@@ -156,7 +155,7 @@ cdef class RingSender(RingEnd):
     def __cinit__(self, channel, role):
         place_in(self, channel, role, "sender")
         self.channel = channel
-        self.policy = POLICIES[channel.when_full]
+        self.policy = POLICIES.index(channel.when_full)
         self.is_broadcast = channel.is_broadcast
         self.has_frames = channel.dtype is None
 
@@ -308,9 +307,7 @@ cdef class RingSender(RingEnd):
     @cython.critical_section
     def abort(self):
         """Give up what was reserved, and end the lease; nothing is sent. Raises as `commit` does."""
-        self.require_lease("reserved")
-        self.end_lease()
-        ring_abort(&self.p)
+        self.give_up_lease()
 
     # ---- state ----
 
@@ -384,7 +381,7 @@ cdef class RingReceiver(RingEnd):
     def __cinit__(self, channel, role):
         place_in(self, channel, role, "receiver")
         self.channel = channel
-        self.claims = POLICIES[channel.when_full] >= DROPS_OLDEST
+        self.claims = POLICIES.index(channel.when_full) >= DROPS_OLDEST
 
     cdef object title(self):
         return self.channel.title if self.channel is not None else "this channel"

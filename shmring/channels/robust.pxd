@@ -6,6 +6,8 @@ from shmring._c.layout cimport pthread_mutex_t
 
 
 cdef extern from "channels/robust.h" nogil:
+    const int LOCK_HELD
+    const int LOCK_INHERITED
     const int LOCK_LATE
     int lock_init(pthread_mutex_t *lock)
     int lock_try(pthread_mutex_t *lock)
@@ -22,7 +24,12 @@ cdef int require_lock(int error) except -1
 cdef bint await_lock(pthread_mutex_t *lock, int outcome, int64_t timeout_ns, memory) except -1
 
 
+# Whether that is the outcome of a call that has taken the lock.
+cdef inline bint is_locked(int outcome) noexcept nogil:
+    return outcome == LOCK_HELD or outcome == LOCK_INHERITED
+
+
 cdef inline bint take_lock(pthread_mutex_t *lock, int64_t timeout_ns, memory) except -1:
     """Take a lock of ``memory``; False if time ran out. Also if its holder died."""
     cdef int outcome = lock_try(lock)
-    return True if outcome >= 0 and outcome != LOCK_LATE else await_lock(lock, outcome, timeout_ns, memory)
+    return is_locked(outcome) or await_lock(lock, outcome, timeout_ns, memory)

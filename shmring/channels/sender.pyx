@@ -18,9 +18,9 @@ import numpy as np
 from shmring._c.atomics cimport load_relaxed_u64
 from shmring.arrays.lease cimport make_lease
 from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
-from shmring.channels.format cimport DROPS_OLDEST, WAITS
 from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, encode, encode_pickled, is_array_shape,
                                              is_partly_sent, message_t, pickle_object, start_stream, word_and_meta)
+from shmring.channels.ring_ends cimport DROPS_OLDEST, WAITS
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
 from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
                                    longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
@@ -228,16 +228,16 @@ cdef class Sender(RingSender):
         Returns
         -------
         bool
-            True; False if the channel drops what does not fit, and this message did not. In a broadcast an int: to how
-            many receivers, those not taken yet included, those that are gone not.
+            True; False if the channel drops what does not fit, and this message did not. In a broadcast an int: the
+            number of receivers that it goes to, which includes ends that no process has taken yet.
 
         Raises
         ------
         queue.Full
             No room in time. No receiver gets anything of this message.
         PeerLostError
-            The receiver, in a broadcast each of them, has closed, or died. On a named channel a new one may come, and
-            sending goes on.
+            The receiver has closed, or died; in a broadcast, all receivers have. On a named channel a new one may come,
+            and sending goes on.
         TypeError, ValueError
             Not bytes nor an array, or too long for a call that may not wait. Nothing was sent.
         """
@@ -515,7 +515,7 @@ cdef class Sender(RingSender):
         """
         cdef uint64_t nbytes, before
         count = int_or_none(count)
-        self.require_lease("reserved")
+        self.require_lease()
         cdef Lease lease = self.lease
         shape = lease.shape
         if count is not None and not shape:

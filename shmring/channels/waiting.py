@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import time
 from collections.abc import Iterable
@@ -11,7 +12,8 @@ from shmring.base.timeouts import deadline_after
 from shmring.channels.fan_in import FanInReceiver
 from shmring.channels.queue import Queue
 from shmring.channels.receiver import Receiver
-from shmring.channels.record_receiver import RecordReceiver
+from shmring.channels.records import RecordReceiver
+from shmring.sync.long_waits import WaitNotes
 
 LONGEST_SLEEP_S = 86400.0  # of one poll, which counts milliseconds in 32 bits
 
@@ -32,15 +34,15 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
     Returns
     -------
     list
-        Those that are ready, in the order of ``ends``; empty if time ran out. A receiver is ready if `poll` is True, so
-        also at the end of its stream. What is in a queue may be taken by another process.
+        The ends that are ready, in the order of ``ends``; empty if time ran out. A receiver is ready if `poll` is True,
+        so also at the end of its stream. What is in a queue may be taken by another process.
 
     Raises
     ------
     ValueError
         There are no ends, so that the wait could never end; or the timeout is negative.
     TypeError
-        One of them is none of these; a sender, for example.
+        One of them cannot be waited for; a sender, for example.
     ClosedError
         One of them is closed.
 
@@ -48,7 +50,7 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
     -----
     The calling thread sleeps once for all of them. One end alone is waited for as by its `poll`; of several, each
     receiver of a channel has a thread without the GIL behind its descriptor (`Receiver.fileno`), a queue or connection
-    has none.
+    has none. A wait of 30 seconds writes a note on standard error (``SHMRING_WAIT_NOTES``).
     """
     ends = list(ends)
     if not ends:
@@ -57,16 +59,18 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
     own = [end for end in ends if isinstance(end, _ENDS)]
     if len(ends) == len(own) == 1:
         return [end for end in own if end.poll(timeout)]
+    notes = WaitNotes()
     with selectors.PollSelector() as selector:
         for end in ends:
             _register(selector, end)
         while True:
             ready = {id(end) for end in own if end.poll(0)}
-            left = None if deadline is None else min(max(0.0, deadline - time.monotonic()), LONGEST_SLEEP_S)
-            for key, _ in selector.select(0 if ready else left):
+            left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+            for key, _ in selector.select(0 if ready else min(left, notes.seconds_to_next(), LONGEST_SLEEP_S)):
                 ready.update(id(end) for end in key.data if not isinstance(end, _ENDS) or end.poll(0))
             if ready or left == 0:
                 return [end for end in ends if id(end) in ready]
+            notes.look(f"shmring.wait waits for one of {len(ends)} ends")
 
 
 def _register(selector: selectors.BaseSelector, end: Any) -> None:

@@ -43,12 +43,12 @@ class Leftover(NamedTuple):
 
 
 def leftovers(session: str | None = None) -> list[Leftover]:
-    """List the names of this user's segments, sorted. A segment has none once all of its ranks have attached.
+    """List the names of this user's segments, sorted. A segment has no name once all of its ranks have attached.
 
     Parameters
     ----------
     session : str, optional
-        Only those of this session and its sub-sessions.
+        Only names of this session and its sub-sessions.
 
     Returns
     -------

@@ -12,24 +12,7 @@ from shmring.multiprocessing import connection, queues
 class _Rings(context.BaseContext):
     """What goes through rings, in every context."""
 
-    def Pipe(self, duplex: bool = True) -> tuple[connection.RingConnection, connection.RingConnection]:
-        """Two connections of a pipe, as `multiprocessing.Pipe`.
-
-        Parameters
-        ----------
-        duplex : bool, default True
-            Whether both send and receive; else the first only receives and the second only sends.
-
-        Returns
-        -------
-        RingConnection, RingConnection
-
-        Raises
-        ------
-        OutOfSharedMemoryError
-            No room in /dev/shm. Nothing was created.
-        """
-        return connection.Pipe(duplex)
+    Pipe = staticmethod(connection.Pipe)
 
     def Queue(self, maxsize: int = 0) -> queues.Queue:
         """A queue, as `multiprocessing.Queue`. Raises as `Pipe`.

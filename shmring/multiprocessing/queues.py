@@ -26,9 +26,7 @@ class Queue(queues.Queue):
 
     def __init__(self, maxsize: int = 0, *, ctx: Any) -> None:
         super().__init__(maxsize, ctx=ctx)
-        self._reader.close()
-        self._writer.close()
-        self._reader, self._writer = Pipe(False, CAPACITY_NBYTES)
+        _send_through_rings(self)
         self._reset()
 
     def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
@@ -119,6 +117,13 @@ class Queue(queues.Queue):
         self._close = util.Finalize(self, _finish, [self._buffer, self._notempty], exitpriority=10)
 
 
+def _send_through_rings(queue: Any) -> None:
+    """Replace the pipe of a queue of the standard library."""
+    queue._reader.close()
+    queue._writer.close()
+    queue._reader, queue._writer = Pipe(False, CAPACITY_NBYTES)
+
+
 def _finish(buffer: Any, notempty: threading.Condition) -> None:
     with notempty:
         buffer.append(_END)
@@ -165,9 +170,7 @@ class SimpleQueue(queues.SimpleQueue):
 
     def __init__(self, *, ctx: Any) -> None:
         super().__init__(ctx=ctx)
-        self._reader.close()
-        self._writer.close()
-        self._reader, self._writer = Pipe(False, CAPACITY_NBYTES)
+        _send_through_rings(self)
         self._poll = self._reader.poll
 
     def get(self) -> Any:

@@ -32,7 +32,7 @@ def topology() -> Topology:
     Raises
     ------
     ValueError
-        The file that the variable names is none, or describes no topology.
+        The variable names no file, or one that describes no topology.
 
     Notes
     -----

@@ -60,7 +60,6 @@ cdef void wake_at_once(uint64_t *word, sem_t *wake) noexcept nogil
 # Without the GIL. READY when one of the counters has come; GONE: it has not, and an awaited end is gone; LATE; or
 # UNREADY after a tick or a signal: the caller lets Python handle signals and calls again with the same patience.
 cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil
-cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil
 
 # Whether no process has taken the other end, and none can.
 cdef bint is_vacant(watch_t *w) noexcept nogil
@@ -71,8 +70,8 @@ cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil
 # Whether a pipe or socket has no process at its other end.
 cdef bint hangs_up(int descriptor) noexcept nogil
 
-# Whether one counter has come, without waiting: READY, GONE or LATE.
-cdef int look_once(awaited_t *a) noexcept nogil
+# Whether one of the counters has come, without waiting: READY, GONE or LATE.
+cdef int look_once(awaited_t *awaited, int n) noexcept nogil
 
 # The driver of every wait with a timeout: take a step without the GIL, let Python handle signals, and again, until the
 # step is not UNREADY. `is_busy` is set meanwhile: other threads may run.

@@ -106,10 +106,10 @@ cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil:
     return UNREADY
 
 
-cdef int look_once(awaited_t *a) noexcept nogil:
+cdef int look_once(awaited_t *awaited, int n) noexcept nogil:
     # The other end's state first, its counter second: what it did before it went is not lost.
-    cdef bint is_over = is_gone(a.watch)
-    return READY if has_come(a) else GONE if is_over else LATE
+    cdef bint is_over = any_is_gone(awaited, n)
+    return READY if any_has_come(awaited, n) else GONE if is_over else LATE
 
 
 cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
@@ -123,7 +123,6 @@ cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
 cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil:
     cdef shmring_ring_counts *counts = awaited[0].watch.counts
     cdef int i, step = LOOK, outcome = READY
-    cdef bint is_over
     for i in range(n):
         awaited[i].sleeper = sleeper_of(&awaited[i])
         awaited[i].sleeper.next = &awaited[i + 1].sleeper if i + 1 < n else NULL
@@ -131,12 +130,8 @@ cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nog
         counts.waits += 1
     while not any_has_come(awaited, n):
         if step >= CHECK:
-            # The other end's state first, its counter second: what it did before it went is not lost.
-            is_over = any_is_gone(awaited, n)
-            if any_has_come(awaited, n):
-                break
-            if is_over or is_past_deadline(patience):
-                outcome = GONE if is_over else LATE
+            outcome = look_once(awaited, n)
+            if outcome != LATE or is_past_deadline(patience):
                 break
             if step == TICK:
                 return UNREADY
@@ -146,6 +141,8 @@ cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nog
                 counts.sleeps += 1
             else:
                 fault_point("ring_sleep")
+    else:
+        outcome = READY
     if outcome != GONE:
         learn_spin(&awaited[0].sleeper, patience, outcome == READY)
     end_wait(patience, &awaited[0].sleeper)

@@ -2,11 +2,12 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmring._c.layout cimport sem_t, shmring_ring
-from shmring.arrays.lease cimport Lease
-from shmring.ring.blocking cimport watch_t
+from shmring.arrays.lease cimport Lease, make_lease
+from shmring.base.timeouts cimport checked_part, int_or_none
+from shmring.ring.blocking cimport wait_t, watch_t
 from shmring.ring.eventfd cimport Notifier
 from shmring.ring.prospects cimport Prospects
-from shmring.ring.spsc cimport consumer_t, producer_t
+from shmring.ring.spsc cimport consumer_t, producer_t, ring_peek, ring_reserve
 from shmring.sync.liveness cimport fork_generation
 
 
@@ -55,17 +56,46 @@ cdef class RingEnd:
     cdef int require_open(self) except -1
     cdef int require_usable(self) except -1
     cdef int require_idle(self) except -1
-    cdef int require_lease(self, str how) except -1
+    cdef int require_lease(self) except -1
     cdef int end_lease(self) except -1
+    cdef int give_up_lease(self) except -1
     cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1
     cdef void signal_notifier(self) noexcept
     cdef object corrupt(self)
     cdef int peer_state(self) noexcept
 
 
+cdef int await_rings(object end, wait_t *wait, int64_t timeout_ns, Notifier notifier, bint *is_busy) except -1
 cdef int take_role(RingEnd end, bint again) noexcept
 
 
 # Whether this process has it, so that no check is needed before a call.
 cdef inline bint is_held(RingEnd end) noexcept:
     return end.is_taken and not end.is_busy and end.generation == fork_generation()
+
+
+# Lease up to `most` free or filled slots, fewer where the ring wraps, as an array of that dtype, `length` elements for
+# each slot. False: there are none now.
+cdef inline bint lend(RingEnd end, uint64_t most, object dtype, int64_t length) except -1:
+    cdef int64_t count
+    cdef char *address
+    if end.is_producer:
+        address = ring_reserve(&end.p, min(most, end.p.capacity), &count)
+    else:
+        address = <char *>ring_peek(&end.c, min(most, end.c.capacity), &count)
+    if count < 0:
+        raise end.corrupt()
+    if count == 0:
+        return False
+    end.lease = make_lease(end.memory, address, dtype, (count * length,), not end.is_producer)
+    return True
+
+
+# End a lease; how many of its slots `count` stands for.
+cdef inline uint64_t end_part(RingEnd end, object count) except? 0:
+    cdef uint64_t n
+    count = int_or_none(count)
+    end.require_lease()
+    n = checked_part(count, end.p.reserved if end.is_producer else end.c.peeked)
+    end.end_lease()
+    return n

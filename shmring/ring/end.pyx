@@ -1,20 +1,33 @@
-"""One end of a ring, as a Python object: taking the role, leases, waiting, the other end's state, leaving."""
+"""One end of a ring, as a Python object: taking the role, leases, waiting, the other end's state, leaving.
+
+The ends of channels (channels/ring_ends.pyx) add memory that is shared, and waiting; `Producer` and `Consumer` are
+those of a ring in any buffer.
+"""
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT64_MAX
 from libc.string cimport strerror
 
+import numpy as np
+
 from shmring._c.atomics cimport load_acquire_u32
+from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow
+from shmring.base.timeouts cimport checked_count
 from shmring.ring.blocking cimport (LATE, awaited_t, await_briefly, await_step, drive, is_vacant, look_once, wait_t,
                                     wake_at_once)
 from shmring.ring.prospects cimport is_only_thread
-from shmring.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED,
-                                ring_attach_consumer, ring_attach_producer, ring_end_state, ring_leave)
+from shmring.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED, ring_abort,
+                                ring_attach_consumer, ring_attach_producer, ring_commit, ring_end_state, ring_free,
+                                ring_in, ring_is_finished, ring_leave, ring_ready, ring_release, ring_try_pop,
+                                ring_try_push)
 from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 from shmring.ring.spsc import END_STATES
+
+UINT8 = np.dtype(np.uint8)
 
 OTHER_ROLES = {"producer": "consumer", "consumer": "producer", "sender": "receiver", "receiver": "sender"}
 
@@ -167,11 +180,14 @@ cdef class RingEnd:
             raise ValueError("a lease is still open: commit, abort or release it first")
         return 0
 
-    cdef int require_lease(self, str how) except -1:
+    # ---- leases ----
+
+    cdef int require_lease(self) except -1:
         if not self.is_taken or self.generation != fork_generation():
             self.prepare()
         if self.lease is None:
-            raise ValueError(f"nothing is {how}: call {'peek' if how == 'peeked' else 'reserve'}() first")
+            raise ValueError("nothing is reserved: call reserve() first" if self.is_producer else
+                             "nothing is peeked: call peek() first")
         return 0
 
     cdef int end_lease(self) except -1:
@@ -179,24 +195,23 @@ cdef class RingEnd:
         self.lease = None
         return 0
 
+    cdef int give_up_lease(self) except -1:
+        """End the lease of slots that were reserved; nothing is committed."""
+        self.require_lease()
+        self.end_lease()
+        ring_abort(&self.p)
+        return 0
+
     # ---- waiting ----
 
     cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1:
-        """READY, GONE or LATE. Releases the GIL unless the counter reaches ``until`` at once; handles signals."""
+        """As `await_rings`, for a counter of the other end that must reach ``until``."""
         cdef awaited_t awaited
         cdef wait_t wait
         awaited.watch, awaited.counter, awaited.until, awaited.wake_at = &self.watch, counter, until, wake_at
-        self.see_whether_alone(timeout_ns >= 0 and self.is_producer and self.p.nheads > 1)
-        if timeout_ns == 0:
-            outcome = look_once(&awaited)
-            if outcome == LATE and self.notifier is not None:
-                self.notifier.arm(&awaited, 1)
-            return outcome
-        self.signal_notifier()
-        if await_briefly(&awaited, 1) == READY:
-            return READY
         wait.awaited, wait.n = &awaited, 1
-        return drive(await_step, self, &wait, timeout_ns, &self.is_busy)
+        self.see_whether_alone(timeout_ns >= 0 and self.is_producer and self.p.nheads > 1)
+        return await_rings(self, &wait, timeout_ns, self.notifier, &self.is_busy)
 
     cdef int see_whether_alone(self, bint may_take_it_later) except -1:
         """Before a wait: whether this process could take the end that is waited for, if none has. With several other
@@ -207,14 +222,11 @@ cdef class RingEnd:
 
     cdef bint is_never_taken(self, bint may_take_it_later) except -1:
         """Whether no process has taken the other end, and none can."""
-        if load_acquire_u32(&self.watch.other.taken):
-            return False
         self.see_whether_alone(may_take_it_later)
         return is_vacant(&self.watch)
 
     cdef void signal_notifier(self) noexcept:
-        """A waiter word has room for one waiter: the notifier's thread leaves it to this call, and waits again once a
-        call with ``timeout=0`` has found nothing to do."""
+        """Before a wait that is not one by `await_rings`."""
         if self.notifier is not None:
             self.notifier.signal()
 
@@ -314,6 +326,25 @@ cdef class RingEnd:
         return self.watch.other.liveness.pid
 
 
+cdef int await_rings(object end, wait_t *wait, int64_t timeout_ns, Notifier notifier, bint *is_busy) except -1:
+    """READY, GONE or LATE. Releases the GIL unless one of the counters has come; handles signals.
+
+    A waiter word has room for one waiter: the thread of the notifier leaves it to this call, and waits again once a
+    call with ``timeout=0`` has found nothing to do.
+    """
+    cdef int outcome
+    if timeout_ns == 0:
+        outcome = look_once(wait.awaited, wait.n)
+        if outcome == LATE and notifier is not None:
+            notifier.arm(wait.awaited, wait.n)
+        return outcome
+    if notifier is not None:
+        notifier.signal()
+    if await_briefly(wait.awaited, wait.n) == READY:
+        return READY
+    return drive(await_step, end, wait, timeout_ns, is_busy)
+
+
 cdef int take_role(RingEnd end, bint again) noexcept:
     """Attach, and record it: 0, a RING_ code, or an errno. No Python code may run between taking the role in the ring
     and recording it here: a signal handler or thread would see one without the other."""
@@ -328,3 +359,297 @@ cdef int take_role(RingEnd end, bint again) noexcept:
     end.is_taken = True
     end.leave_prospects()
     return 0
+
+
+# ---- the ends of a ring in any buffer --------------------------------------------------------------------------------
+
+@cython.no_gc
+cdef class BareEnd(RingEnd):
+    """An end of a ring in any buffer, taken at once, without waiting."""
+
+    cdef object view                   # what is lent, as bytes
+
+    cdef int use(self, buffer, str role) except -1:
+        cdef Export export = Export(buffer)
+        cdef size_t nbytes
+        cdef char *base = ring_in(&export.memory, &nbytes)
+        self.place(export, base, nbytes, role)
+        return self.prepare()
+
+    cdef int close_end(self, bint in_good_order) except -1:
+        RingEnd.close_end(self, in_good_order)
+        self.memory = None
+        return 0
+
+    # ---- slots ----
+
+    @cython.final
+    cdef inline size_t slot_size(self) noexcept:
+        return self.p.slot_nbytes if self.is_producer else self.c.slot_nbytes
+
+    @cython.final
+    cdef inline uint64_t slots_in(self, borrowed_t *b, bint is_one) except? 0:
+        """How many slots a caller's memory is long: exactly one, or any whole number."""
+        cdef size_t nbytes = self.slot_size()
+        if b.nbytes != nbytes if is_one else b.nbytes % nbytes:
+            self.refuse_size(b.nbytes, nbytes, is_one)
+        return b.nbytes // nbytes
+
+    cdef int refuse_size(self, size_t nbytes, size_t slot_nbytes, bint is_one) except -1:
+        if is_one:
+            raise ValueError(f"a slot has {slot_nbytes} bytes, not {nbytes}")
+        raise ValueError(f"{nbytes} bytes are not a whole number of slots of {slot_nbytes} bytes")
+
+    @cython.final
+    cdef inline int64_t checked(self, int64_t count) except -1:
+        if count < 0:
+            raise self.corrupt()
+        return count
+
+    @cython.final
+    cdef inline int64_t move(self, data, bint is_one) except -1:
+        """Copy slots from, or to, a caller's memory: how many."""
+        cdef borrowed_t b
+        cdef int64_t count
+        borrow(data, &b, not self.is_producer)
+        try:
+            self.require_idle()      # now: exporting memory may have run Python code
+            if self.is_producer:
+                count = ring_try_push(&self.p, b.address, self.slots_in(&b, is_one))
+            else:
+                count = ring_try_pop(&self.c, b.address, self.slots_in(&b, is_one))
+        finally:
+            end_borrow(&b)
+        return self.checked(count)
+
+    cdef object lend_view(self, object count):
+        """A view of up to ``count`` slots, or None."""
+        cdef uint64_t most = checked_count(count, INT64_MAX)
+        self.require_idle()
+        if not lend(self, most, UINT8, self.slot_size()):
+            return None
+        self.view = memoryview(self.lease.span)
+        return self.view
+
+    cdef int end_lease(self) except -1:
+        """Raises if an array or a slice of the view is still alive, as mmap does."""
+        self.view.release()
+        RingEnd.end_lease(self)
+        self.view = None
+        return 0
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} belongs to one process; attach another to the same buffer instead")
+
+    def __repr__(self):
+        return f"<shmring.ring.{type(self).__name__} of {self.nslots} slots of {self.slot_nbytes} bytes>"
+
+    @property
+    def nslots(self):
+        """int : Capacity of the ring in slots."""
+        return self.p.capacity if self.is_producer else self.c.capacity
+
+    @property
+    def slot_nbytes(self):
+        """int : Size of each slot in bytes."""
+        return self.slot_size()
+
+
+@cython.final
+@cython.no_gc
+cdef class Producer(BareEnd):
+    """The writing end of a ring; each ring has one, once.
+
+    Belongs to the process that made it, and to one thread at a time. Nothing blocks.
+
+    Parameters
+    ----------
+    buffer : writable buffer
+        Holds a ring made by `format_ring`. It cannot be closed or resized before this end is.
+
+    Raises
+    ------
+    SegmentError
+        There is no ring, or its counters are impossible.
+    RoleTakenError
+        The ring has or had a producer.
+    """
+
+    def __cinit__(self, buffer):
+        self.use(buffer, "producer")
+
+    @property
+    @cython.critical_section
+    def tail(self):
+        """int : Slots ever committed, modulo 2**64."""
+        return self.p.tail
+
+    @property
+    @cython.critical_section
+    def free_count(self):
+        """int : Slots that are free now; there may be more a moment later, never fewer."""
+        self.require_open()
+        return self.checked(ring_free(&self.p, self.p.capacity))
+
+    @cython.critical_section
+    def try_push(self, data):
+        """Copy ``data``, exactly one slot's worth of bytes, into the ring.
+
+        Returns
+        -------
+        bool
+            False if the ring is full; nothing has happened then.
+        """
+        return self.move(data, True) == 1
+
+    @cython.critical_section
+    def try_push_many(self, data):
+        """Copy as many whole slots of ``data`` into the ring as there is room for, from the first one on.
+
+        Parameters
+        ----------
+        data : contiguous buffer or array
+            A whole number of slots.
+
+        Returns
+        -------
+        int
+            How many slots were pushed.
+        """
+        return self.move(data, False)
+
+    @cython.critical_section
+    def reserve(self, count=1):
+        """Lend up to ``count`` free slots to write in place.
+
+        Returns
+        -------
+        memoryview or None
+            Writable bytes of one or more contiguous slots (fewer than asked for when nearly full, or where the ring
+            wraps), valid until `commit` or `abort`; None if the ring is full. Their content is undefined.
+
+        Raises
+        ------
+        ValueError
+            The last reservation is still open.
+        """
+        return self.lend_view(count)
+
+    @cython.critical_section
+    def commit(self, count=None):
+        """Hand over the first ``count`` reserved slots (all if None), give up the others, and end the view.
+
+        Raises
+        ------
+        BufferError
+            An array or slice of the view is still alive. Nothing was handed over; delete it and call again.
+        ValueError
+            Nothing is reserved, or fewer slots than ``count``.
+        """
+        ring_commit(&self.p, end_part(self, count))
+
+    @cython.critical_section
+    def abort(self):
+        """Give up the reserved slots and end the view; the consumer sees nothing of them. Raises as `commit` does."""
+        self.give_up_lease()
+
+
+@cython.final
+@cython.no_gc
+cdef class Consumer(BareEnd):
+    """The reading end of a ring; each ring has one, once.
+
+    Belongs to the process that made it, and to one thread at a time. Nothing blocks.
+
+    Parameters
+    ----------
+    buffer : writable buffer
+        Holds a ring made by `format_ring`. It cannot be closed or resized before this end is.
+
+    Raises
+    ------
+    SegmentError
+        There is no ring, or its counters are impossible.
+    RoleTakenError
+        The ring has or had a consumer.
+    """
+
+    def __cinit__(self, buffer):
+        self.use(buffer, "consumer")
+
+    @property
+    @cython.critical_section
+    def head(self):
+        """int : Slots ever released, modulo 2**64."""
+        return self.c.head
+
+    @property
+    @cython.critical_section
+    def ready_count(self):
+        """int : Slots that can be read now; there may be more a moment later, never fewer."""
+        self.require_open()
+        return self.checked(ring_ready(&self.c, self.c.capacity))
+
+    @property
+    @cython.critical_section
+    def ended(self):
+        """bool : Whether the producer closed its end in good order and everything it committed was released."""
+        self.require_open()
+        return ring_is_finished(&self.c)
+
+    @cython.critical_section
+    def try_pop(self, out):
+        """Copy the next slot into ``out``, a writable buffer of exactly one slot's size.
+
+        Returns
+        -------
+        bool
+            False if the ring is empty; nothing has happened then.
+        """
+        return self.move(out, True) == 1
+
+    @cython.critical_section
+    def try_pop_many(self, out):
+        """Copy as many slots as are ready into ``out``, from its beginning on.
+
+        Parameters
+        ----------
+        out : writable contiguous buffer or array
+            A whole number of slots.
+
+        Returns
+        -------
+        int
+            How many slots were popped.
+        """
+        return self.move(out, False)
+
+    @cython.critical_section
+    def peek(self, count=1):
+        """Lend up to ``count`` filled slots to read in place.
+
+        Returns
+        -------
+        memoryview or None
+            Read-only bytes of one or more contiguous slots (fewer than asked for when nearly empty, or where the ring
+            wraps), valid until `release`; None if the ring is empty.
+
+        Raises
+        ------
+        ValueError
+            The last peek is still open.
+        """
+        return self.lend_view(count)
+
+    @cython.critical_section
+    def release(self, count=None):
+        """Give back the first ``count`` peeked slots (all if None) and end the view; the others come again.
+
+        Raises
+        ------
+        BufferError
+            An array or slice of the view is still alive. Nothing was given back; delete it and call again.
+        ValueError
+            Nothing is peeked, or fewer slots than ``count``.
+        """
+        ring_release(&self.c, end_part(self, count))

@@ -3,7 +3,7 @@
 Over any writable memory both can see: a mapping between processes, a ``bytearray`` between threads. Nothing here
 blocks; an answer is "done", "full" or "empty". Channels and point-to-point messages compose waiting on top.
 
-The C-level functions, all ``nogil``, are in ``ring/spsc.pxd`` for ``cimport``; ``ring/handles.pyx`` has the Python
+The C-level functions, all ``nogil``, are in ``ring/spsc.pxd`` for ``cimport``; ``ring/end.pyx`` has the Python
 classes of the two ends.
 """
 
@@ -249,7 +249,7 @@ def format_ring(buffer, nslots, slot_nbytes, *, start=0, bint drops=False, nhead
     start : int
         Where both counters start; no matter, but for tests of their wrap-around.
     drops : bool
-        For channels whose producer may give up the oldest slots (``shmring/ring/overwrite.pyx``).
+        For channels whose producer may give up the oldest slots (``shmring/ring/overwrite.pxd``).
     nheads : int
         How many consumers read all of it. Each beyond the first needs `HEAD_NBYTES` more bytes.
 

@@ -118,7 +118,7 @@ class Shared:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this rank's arrays that are shared now: those of whole pages; 0 where all stay private."""
+        """Bytes of this rank's arrays that are shared now: the bytes of whole pages; 0 if all stay private."""
         return self._memory.nbytes
 
     def close(self) -> None:

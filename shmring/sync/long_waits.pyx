@@ -4,6 +4,8 @@
 has its notes once in a process, so a worker that is often without work does not fill the log.
 """
 
+from libc.math cimport INFINITY
+
 import os
 import warnings
 
@@ -58,6 +60,13 @@ cdef class WaitNotes:
         """Write a note about ``what`` if one is due."""
         if is_note_due(&self.notes, self.began_ns):
             write_note(what, self.began_ns)
+
+    def seconds_to_next(self):
+        """Seconds until a note is due, for a caller that sleeps so long; infinity: none will be."""
+        if self.notes.count == 2 or first_note_ns == INT64_MAX:
+            return INFINITY
+        due_ns = self.began_ns + first_note_ns * (10 if self.notes.count else 1)
+        return max(0, due_ns - now_ns()) * 1e-9
 
 
 def seconds_to_first():

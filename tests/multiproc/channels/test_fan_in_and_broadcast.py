@@ -459,20 +459,6 @@ def test_a_broadcast_whose_timeout_passed_was_received_by_none():
     assert [one.recv(10) for one in receivers] == [b"next"] * 2
 
 
-def test_a_slow_receiver_misses_the_oldest_and_the_others_nothing():
-    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="drop_oldest")
-    for number in range(1000):
-        assert sender.send(number.to_bytes(40, "little")) == 2
-        assert quick.recv(0) == number.to_bytes(40, "little")
-    got = [int.from_bytes(message, "little") for message in slow.recv_many()]
-    assert got == list(range(1000 - len(got), 1000))
-    assert slow.dropped_count == sender.dropped_count == 1000 - len(got)
-    assert quick.dropped_count == 0
-    assert [look.dropped_count for look in sender.receivers] == [0, 1000 - len(got)]
-    with pytest.raises(ValueError, match="in one piece"):
-        sender.send(bytes(5000))
-
-
 def test_what_a_slow_receiver_is_just_reading_is_not_taken_from_it():
     sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="drop_oldest")
     sender.send(b"kept" * 10)

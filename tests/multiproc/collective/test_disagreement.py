@@ -109,7 +109,7 @@ def call_something_else(comm, pair, n, odd):
     ids=["eager", "planned", "split"],
 )
 def test_all_ranks_get_a_disagreement_with_both_calls(n, init, ranks):
-    by_rank = run_ranks(ranks, disagree_in_every_way, n, init=init)
+    by_rank = run_ranks(ranks, disagree_in_every_way, n, init=init, timeout=240)  # up to 42 communicators
     for (pair, odd), (text, about) in by_rank[0].items():
         assert {found[pair, odd] for found in by_rank} == {(text, about)}, pair  # one account of one event
         assert len(set(about)) == 2

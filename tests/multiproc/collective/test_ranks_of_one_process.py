@@ -21,7 +21,6 @@ import shmring
 from shmring.errors import BrokenError, CollectiveTimeoutError
 from shmring.shared import zero_copy
 
-NEVER = 1 << 62
 LARGE = 24 << 20  # elements: copying them takes longer than a rank waits for it here
 
 

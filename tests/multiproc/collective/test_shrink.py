@@ -78,9 +78,12 @@ def test_survivors_of_two_kills_at_once_or_during_the_shrink_go_on(n, gap_s, see
         gang = start_ranks(n, survive, [1, 100_000])
         gang.wait_for("going")
         time.sleep(moment.uniform(0, 0.02))
-        gang.kill(victims[0])
-        time.sleep(moment.uniform(0, 2 * gap_s))
-        gang.kill(victims[1])
+        if gap_s:
+            gang.kill(victims[0])
+            time.sleep(moment.uniform(0, 2 * gap_s))
+            gang.kill(victims[1])
+        else:
+            gang.survivors_of(*victims)
         outcomes = gang.outcomes()
         left = [r for r in range(n) if r not in victims]
         for rank in left:

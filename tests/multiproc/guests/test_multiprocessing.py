@@ -16,7 +16,7 @@ from support.harness import PATIENCE, eventually
 from support.threads import at_once, beside
 
 import shmring.multiprocessing
-from shmring.channels.format import QUEUE_NBYTES, lock_holders
+from shmring.channels.robust import QUEUE_NBYTES, lock_holders
 from shmring.multiprocessing.connection import RingConnection
 
 METHODS = ("fork", "spawn", "forkserver")

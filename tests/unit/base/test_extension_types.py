@@ -72,7 +72,7 @@ def attempt(call, *values):
 
 
 def test_there_are_extension_types():
-    assert {"shmring.arrays.lease.Lease", "shmring.ring.handles.Producer", "shmring.channels.sender.Sender"} <= set(
+    assert {"shmring.arrays.lease.Lease", "shmring.ring.end.Producer", "shmring.channels.sender.Sender"} <= set(
         TYPES
     )
 

@@ -9,6 +9,7 @@ import queue
 from collections import deque
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -41,6 +42,12 @@ class Machine(RuleBasedStateMachine):
         return (self.number.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
 
 
+def refuse_what_is_longer_than_the_ring(sender):
+    """One that drops does not send it in pieces."""
+    with pytest.raises(ValueError, match="in one piece"):
+        sender.send(bytes(5000))
+
+
 class DropNewest(Machine):
     """What does not fit is not there, and counted."""
 
@@ -58,6 +65,10 @@ class DropNewest(Machine):
         else:
             assert self.model
             self.dropped += 1
+
+    @rule()
+    def send_too_long(self):
+        refuse_what_is_longer_than_the_ring(self.sender)
 
     @rule(count=st.integers(1, 4))
     def receive(self, count):
@@ -93,6 +104,10 @@ class DropOldest(Machine):
         self.overwritten += overwritten
         if was_sent:
             self.model.append(message)
+
+    @rule()
+    def send_too_long(self):
+        refuse_what_is_longer_than_the_ring(self.sender)
 
     @precondition(lambda self: self.peeked is None)
     @rule(count=st.integers(1, 4))
@@ -246,6 +261,11 @@ class Broadcast(Machine):
                 self.models[i].popleft()
             self.models[i].append(message)
 
+    @precondition(lambda self: getattr(self, "when_slow", "") == "drop_oldest")
+    @rule()
+    def send_too_long(self):
+        refuse_what_is_longer_than_the_ring(self.sender)
+
     @rule(i=st.integers(0, 2), count=st.integers(1, 4))
     def receive(self, i, count):
         for _ in range(count if self.is_on[i] else 0):
@@ -262,8 +282,9 @@ class Broadcast(Machine):
     @invariant()
     def counts_agree(self):
         if hasattr(self, "models"):
-            for receiver, model, is_on in zip(self.receivers, self.models, self.is_on, strict=True):
-                assert not is_on or len(receiver) == len(model)
+            for i in range(3):
+                counted = len(self.receivers[i]), self.sender.receivers[i].dropped_count
+                assert not self.is_on[i] or counted == (len(self.models[i]), self.dropped[i])
 
 
 class Queues(Machine):

@@ -395,30 +395,6 @@ def test_peek_puts_a_long_message_together():
 # ---- dropping ----
 
 
-def test_drop_newest():
-    sender, receiver = shmring.channel(128, when_full="drop_newest")
-    assert [sender.send(b"%08d" % i) for i in range(10)] == [True] * 8 + [False] * 2
-    assert (sender.dropped_count, receiver.dropped_count) == (2, 2)
-    assert receiver.recv_many() == [b"%08d" % i for i in range(8)]
-    with pytest.raises(ValueError):
-        sender.send(bytes(1000))
-
-
-def test_drop_oldest():
-    sender, receiver = shmring.channel(128, when_full="drop_oldest")
-    assert all(sender.send(b"%08d" % i) for i in range(20))
-    assert (sender.dropped_count, len(receiver)) == (12, 8)
-    assert receiver.recv() == b"%08d" % 12
-    lease = receiver.peek()
-    assert bytes(lease) == b"%08d" % 13
-    assert [sender.send(b"%08d" % i) for i in range(20, 22)] == [True, False]  # what is being read stays
-    assert bytes(lease) == b"%08d" % 13
-    receiver.release()
-    assert sender.send(b"%08d" % 22)
-    assert receiver.recv_many() == [b"%08d" % i for i in (*range(14, 21), 22)]
-    assert receiver.dropped_count == 13
-
-
 @pytest.mark.parametrize("when_full", ["drop_newest", "drop_oldest"])
 def test_a_dropping_channel_that_was_left_full_does_not_wait_when_it_is_opened_again(when_full):
     name = f"full-{os.getpid()}-{when_full}"

@@ -6,7 +6,7 @@ import pytest
 import shmring
 from shmring import SegmentError
 from shmring.channels.memory import ChannelMemory
-from shmring.channels.multi_ring import RingSet
+from shmring.channels.multi_ring import MemberRing
 
 ENDS = [shmring.Sender, shmring.Receiver, shmring.RecordSender, shmring.RecordReceiver]
 ENDS_OF_MANY = [shmring.FanInReceiver]
@@ -45,7 +45,7 @@ def test_a_header_with_an_impossible_number_of_rings_is_refused(layout):
     memory = senders[0].channel.memory
     memory.header = memory.header._replace(params=(*memory.header.params[:2], layout, memory.header.params[3]))
     with pytest.raises(SegmentError, match="rings"):
-        RingSet(memory)
+        MemberRing(memory, 0)
 
 
 def test_records_cannot_be_sub_arrays():

@@ -26,7 +26,6 @@ HIERARCHIES = {
     "four": (0, 0, 1, 1, 2, 2, 3, 3),
     "uneven four": (0, 0, 0, 1, 2, 2, 3),
 }
-each_kind = pytest.mark.parametrize("kind", KINDS)
 # Folds with prefixes like their operands, and with prefixes twice as wide.
 each_way = pytest.mark.parametrize(("kind", "wide"), [(k, w) for w in (1, 2) for k in KINDS if w == 1 or k in FOLDING])
 

@@ -254,8 +254,12 @@ def test_one_reservation_and_one_peek_at_a_time():
 
 def test_counts_that_make_no_sense_are_refused():
     _, producer, consumer = ends()
-    for call in (producer.commit, producer.abort, consumer.release):
-        with pytest.raises(ValueError, match="nothing is reserved or peeked"):
+    for call, message in (
+        (producer.commit, "nothing is reserved: call reserve"),
+        (producer.abort, "nothing is reserved: call reserve"),
+        (consumer.release, "nothing is peeked: call peek"),
+    ):
+        with pytest.raises(ValueError, match=message):
             call()
     for count in (0, -1):
         with pytest.raises(ValueError, match="count"):
