@@ -236,7 +236,7 @@ cdef object with_blocks(Executor e, int kind, x, out, int root, counts, op, int6
         held = source_array(x, &c.x, moves)
         c.out = c.x
         if k.blocks_in and k.blocks_out:
-            first_block(e, x)
+            check_blocks(e, shape_of(x))
     if receives:
         result = empty_like_array(x, result_shape(e, k, x, rows)) if out is None else out
         kept = target_array(result, &c.out, moves)
@@ -247,21 +247,23 @@ cdef object with_blocks(Executor e, int kind, x, out, int root, counts, op, int6
     return perform(e, &c, op, held, kept, result, async_op)
 
 
-cdef tuple first_block(Executor e, x):
-    """The shape of a block of ``x``, which must have one for each rank."""
-    cdef tuple shape = shape_of(x)
+cdef int check_blocks(Executor e, tuple shape) except -1:
+    """Raise unless an ``x`` of this shape has one block for each rank."""
     if not shape or shape[0] != e.size:
         raise ValueError(f"x has shape {shape}; its first dimension must be the number of ranks, {e.size}")
-    return shape[1:]
+    return 0
 
 
 cdef tuple result_shape(Executor e, const shmring_kind *k, x, Rows rows):
     """The shape of a new output."""
+    cdef tuple shape
     if rows is not None:
         return rows.whole_shape() if k.blocks_out else rows.block_shape(e.rank)
+    shape = shape_of(x)
     if not k.blocks_in:
-        return (e.size, *shape_of(x))
-    return shape_of(x) if k.blocks_out else first_block(e, x)
+        return (e.size, *shape)
+    check_blocks(e, shape)
+    return shape if k.blocks_out else shape[1:]
 
 
 cdef object all_to_all(Executor e, x, out, counts, out_counts, int64_t timeout_ns, async_op):

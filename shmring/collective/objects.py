@@ -59,9 +59,6 @@ def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
     root = checked_rank(root, comm.size, "root")
     is_root = comm.rank == root
 
-    def exchange_headers(own):
-        return comm.broadcast(own if is_root else _empty_headers(1), root=root, timeout=timeout)
-
     def follow(packed, headers):
         stream = packed[0].header if is_root else headers[0].inline
         if headers[0].nbytes.stream > INLINE_NBYTES:
@@ -71,7 +68,7 @@ def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
         _broadcast_all(comm, buffers, root, timeout)
         return stream, buffers
 
-    received = _transfer(comm, ObjectCall.BROADCAST, [obj] if is_root else [], root, exchange_headers, follow)
+    received = _transfer(comm, ObjectCall.BROADCAST, [obj] if is_root else [], root, timeout, follow)
     return obj if is_root else _load(received, root)
 
 
@@ -81,9 +78,6 @@ def gather_object(comm: Any, obj: Any, root: int, timeout) -> list | None:
     root = checked_rank(root, comm.size, "root")
     is_root = comm.rank == root
 
-    def exchange_headers(own):
-        return comm.all_gather(own[0], timeout=timeout)
-
     def move(block, _counts, received_counts):
         return comm.gather(block, root=root, counts=received_counts, timeout=timeout)
 
@@ -92,7 +86,7 @@ def gather_object(comm: Any, obj: Any, root: int, timeout) -> list | None:
         wanted = headers if is_root else []
         return carry([None] if is_root else packed, [sizes[comm.rank]], wanted, sizes, longest_of(sizes), move)
 
-    received = _transfer(comm, ObjectCall.GATHER, [obj], root, exchange_headers, follow)
+    received = _transfer(comm, ObjectCall.GATHER, [obj], root, timeout, follow)
     return _load_all(comm, received, obj) if is_root else None
 
 
@@ -123,9 +117,6 @@ def all_gather_object(comm: Any, obj: Any, timeout) -> list:
     """See `Communicator.all_gather_object`."""
     _check_call(comm, timeout)
 
-    def exchange_headers(own):
-        return comm.all_gather(own[0], timeout=timeout)
-
     def move(block, _counts, received_counts):
         return comm.all_gather(block, counts=received_counts, timeout=timeout)
 
@@ -139,7 +130,7 @@ def all_gather_object(comm: Any, obj: Any, timeout) -> list:
             _broadcast_all(comm, packed[0].buffers if r == comm.rank else buffers, r, timeout)
         return received
 
-    return _load_all(comm, _transfer(comm, ObjectCall.ALL_GATHER, [obj], -1, exchange_headers, follow), obj)
+    return _load_all(comm, _transfer(comm, ObjectCall.ALL_GATHER, [obj], -1, timeout, follow), obj)
 
 
 def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
@@ -149,9 +140,6 @@ def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
     is_root = comm.rank == root
     objs = _one_per_rank(comm, objs) if is_root else []
 
-    def exchange_headers(own):
-        return comm.broadcast(own if is_root else _empty_headers(comm.size), root=root, timeout=timeout)
-
     def move(block, counts, received_counts):
         out = np.empty(sum(received_counts), np.uint8)
         return comm.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
@@ -160,7 +148,7 @@ def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
         sizes = [header.nbytes for header in headers]
         return carry(packed, sizes, [headers[comm.rank]], [sizes[comm.rank]], longest_of(sizes), move)
 
-    received = _transfer(comm, ObjectCall.SCATTER, objs, root, exchange_headers, follow)
+    received = _transfer(comm, ObjectCall.SCATTER, objs, root, timeout, follow)
     return objs[root] if is_root else _load(received[0], root)
 
 
@@ -169,9 +157,6 @@ def all_to_all_object(comm: Any, objs: Any, timeout) -> list:
     _check_call(comm, timeout)
     objs = _one_per_rank(comm, objs)
 
-    def exchange_headers(own):
-        return comm.all_to_all(own, timeout=timeout)
-
     def move(block, counts, received_counts):
         return comm.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
 
@@ -179,7 +164,7 @@ def all_to_all_object(comm: Any, objs: Any, timeout) -> list:
         longest = longest_of([header.longest for header in headers])
         return carry(packed, [size_of(p) for p in packed], headers, [h.nbytes for h in headers], longest, move)
 
-    received = _transfer(comm, ObjectCall.ALL_TO_ALL, objs, -1, exchange_headers, follow)
+    received = _transfer(comm, ObjectCall.ALL_TO_ALL, objs, -1, timeout, follow)
     return _load_all(comm, received, objs[comm.rank])
 
 
@@ -206,7 +191,7 @@ def _transfer(
     call: ObjectCall,
     objs: Sequence,
     root: int,
-    exchange_headers: Callable[[np.ndarray], np.ndarray],
+    timeout: Any,
     follow: Callable[[list, list[ObjectHeader]], Any],
 ) -> Any:
     """Pack ``objs`` and exchange their headers; return what ``follow`` returns, which moves what they do not hold.
@@ -216,7 +201,7 @@ def _transfer(
     own, packed, cause = _pack_all(comm, call, objs, root)
 
     def exchange() -> tuple[ObjectHeader | None, Any]:
-        raw = exchange_headers(own)
+        raw = _exchange_headers(comm, call, own, root, timeout)
         senders = [root] * len(raw) if call in (ObjectCall.BROADCAST, ObjectCall.SCATTER) else range(comm.size)
         headers = read_headers(comm.rank, raw, senders, call, root)
         failed = next((header for header in headers if header.failed), None)
@@ -226,6 +211,16 @@ def _transfer(
     if failed:
         raise ObjectError(bytes(failed.inline).decode("utf-8", "replace"), failed.sender) from cause
     return received
+
+
+def _exchange_headers(comm: Any, call: ObjectCall, own: np.ndarray, root: int, timeout: Any) -> np.ndarray:
+    """The headers of the objects that this rank is to know of, by rank; of a broadcast, that of the one object."""
+    if call in (ObjectCall.GATHER, ObjectCall.ALL_GATHER):
+        return comm.all_gather(own[0], timeout=timeout)
+    if call is ObjectCall.ALL_TO_ALL:
+        return comm.all_to_all(own, timeout=timeout)
+    count = 1 if call is ObjectCall.BROADCAST else comm.size
+    return comm.broadcast(own if comm.rank == root else _empty_headers(count), root=root, timeout=timeout)
 
 
 def _pack_all(

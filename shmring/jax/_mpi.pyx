@@ -23,11 +23,7 @@ cdef extern from "jax/mpitrampoline.h" nogil:
     enum:
         SHMRING_MPI_SUCCESS, SHMRING_MPI_ERR_OTHER
         SHMRING_MPI_COMM_WORLD, SHMRING_MPI_COMM_NULL
-        SHMRING_MPI_BYTE, SHMRING_MPI_INT8_T, SHMRING_MPI_INT16_T, SHMRING_MPI_INT32_T, SHMRING_MPI_INT64_T
-        SHMRING_MPI_UINT8_T, SHMRING_MPI_UINT16_T, SHMRING_MPI_UINT32_T, SHMRING_MPI_UINT64_T
-        SHMRING_MPI_FLOAT, SHMRING_MPI_DOUBLE, SHMRING_MPI_C_COMPLEX, SHMRING_MPI_C_FLOAT_COMPLEX
-        SHMRING_MPI_C_DOUBLE_COMPLEX
-        SHMRING_MPI_SUM, SHMRING_MPI_PROD, SHMRING_MPI_MIN, SHMRING_MPI_MAX
+        SHMRING_MPI_NCONSTANTS
     int shmring_mpi_is_imported, shmring_mpi_is_opened
     int shmring_mpi_fail(const char *text)
     int shmring_mpi_fail_as(const char *name, const char *text)
@@ -38,9 +34,6 @@ cdef extern from "jax/mpitrampoline.h" nogil:
 
 cdef extern from "Python.h" nogil:
     bint Py_IsInitialized()
-
-cdef enum:
-    UNKNOWN = 100      # a type or operation that the table does not have
 
 ctypedef struct clique_t:
     shmring_comm *comm      # NULL: it could not be made
@@ -211,45 +204,41 @@ cdef int refuse(clique_t *clique, const char *text) noexcept nogil:
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
-cdef int dtype_of(uintptr_t dtype) noexcept nogil:
-    """The number of a type in the table; one that does not exist there for types that XLA does not use."""
-    if dtype == SHMRING_MPI_FLOAT:
-        return SHMRING_FLOAT32
-    if dtype == SHMRING_MPI_DOUBLE:
-        return SHMRING_FLOAT64
-    if dtype == SHMRING_MPI_BYTE or dtype == SHMRING_MPI_UINT8_T:
-        return SHMRING_UINT8
-    if dtype == SHMRING_MPI_INT8_T:
-        return SHMRING_INT8
-    if dtype == SHMRING_MPI_INT16_T:
-        return SHMRING_INT16
-    if dtype == SHMRING_MPI_UINT16_T:
-        return SHMRING_UINT16
-    if dtype == SHMRING_MPI_INT32_T:
-        return SHMRING_INT32
-    if dtype == SHMRING_MPI_UINT32_T:
-        return SHMRING_UINT32
-    if dtype == SHMRING_MPI_INT64_T:
-        return SHMRING_INT64
-    if dtype == SHMRING_MPI_UINT64_T:
-        return SHMRING_UINT64
-    if dtype == SHMRING_MPI_C_COMPLEX or dtype == SHMRING_MPI_C_FLOAT_COMPLEX:
-        return SHMRING_COMPLEX64
-    if dtype == SHMRING_MPI_C_DOUBLE_COMPLEX:
-        return SHMRING_COMPLEX128
-    return UNKNOWN
+cdef extern from *:
+    """
+    #include "shmring/capi.h"
+
+    /* By MPI's type or operation: shmring's plus one; 0: XLA does not use it. */
+    static const unsigned char shmring_mpi_numbers[SHMRING_MPI_NCONSTANTS] = {
+        [SHMRING_MPI_FLOAT] = 1 + SHMRING_FLOAT32,
+        [SHMRING_MPI_DOUBLE] = 1 + SHMRING_FLOAT64,
+        [SHMRING_MPI_BYTE] = 1 + SHMRING_UINT8,
+        [SHMRING_MPI_INT8_T] = 1 + SHMRING_INT8,
+        [SHMRING_MPI_INT16_T] = 1 + SHMRING_INT16,
+        [SHMRING_MPI_INT32_T] = 1 + SHMRING_INT32,
+        [SHMRING_MPI_INT64_T] = 1 + SHMRING_INT64,
+        [SHMRING_MPI_UINT8_T] = 1 + SHMRING_UINT8,
+        [SHMRING_MPI_UINT16_T] = 1 + SHMRING_UINT16,
+        [SHMRING_MPI_UINT32_T] = 1 + SHMRING_UINT32,
+        [SHMRING_MPI_UINT64_T] = 1 + SHMRING_UINT64,
+        [SHMRING_MPI_C_COMPLEX] = 1 + SHMRING_COMPLEX64,
+        [SHMRING_MPI_C_FLOAT_COMPLEX] = 1 + SHMRING_COMPLEX64,
+        [SHMRING_MPI_C_DOUBLE_COMPLEX] = 1 + SHMRING_COMPLEX128,
+        [SHMRING_MPI_SUM] = 1 + SHMRING_SUM,
+        [SHMRING_MPI_PROD] = 1 + SHMRING_PROD,
+        [SHMRING_MPI_MIN] = 1 + SHMRING_MIN,
+        [SHMRING_MPI_MAX] = 1 + SHMRING_MAX,
+    };
+    """
+    const unsigned char *numbers "shmring_mpi_numbers"
+
+cdef enum:
+    UNKNOWN = 100      # a type or operation that the table does not have
 
 
-cdef int op_of(uintptr_t op) noexcept nogil:
-    if op == SHMRING_MPI_SUM:
-        return SHMRING_SUM
-    if op == SHMRING_MPI_PROD:
-        return SHMRING_PROD
-    if op == SHMRING_MPI_MIN:
-        return SHMRING_MIN
-    if op == SHMRING_MPI_MAX:
-        return SHMRING_MAX
-    return UNKNOWN
+cdef int number_of(uintptr_t constant) noexcept nogil:
+    """The number of a type or an operation in the table of shmring.capi."""
+    return numbers[constant] - 1 if constant < SHMRING_MPI_NCONSTANTS and numbers[constant] else UNKNOWN
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
@@ -259,7 +248,7 @@ cdef public int MPIABI_Allreduce(const void *x, void *out, int count, uintptr_t 
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
-    return conclude(clique, shmring_all_reduce(api, clique.comm, x, out, count, dtype_of(dtype), op_of(op),
+    return conclude(clique, shmring_all_reduce(api, clique.comm, x, out, count, number_of(dtype), number_of(op),
                                                SHMRING_DEFAULT_TIMEOUT))
 
 
@@ -272,7 +261,7 @@ cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *count
     for rank in range(clique.size):
         if counts[rank] != counts[0]:
             return refuse(clique, "shmring: MPI_Reduce_scatter with counts that differ, which JAX does not make")
-    return conclude(clique, shmring_reduce_scatter(api, clique.comm, x, out, counts[0], dtype_of(dtype), op_of(op),
+    return conclude(clique, shmring_reduce_scatter(api, clique.comm, x, out, counts[0], number_of(dtype), number_of(op),
                                                    SHMRING_DEFAULT_TIMEOUT))
 
 
@@ -281,9 +270,9 @@ cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
-    if out_count != count or dtype_of(out_dtype) != dtype_of(dtype):
+    if out_count != count or number_of(out_dtype) != number_of(dtype):
         return refuse(clique, "shmring: MPI_Allgather with another count or type of output, which JAX does not make")
-    return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, dtype_of(dtype),
+    return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, number_of(dtype),
                                                SHMRING_DEFAULT_TIMEOUT))
 
 
@@ -295,8 +284,8 @@ cdef public int MPIABI_Sendrecv(const void *x, int count, uintptr_t dtype, int d
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
-    return conclude(clique, api.sendrecv(clique.comm, x, count, dtype_of(dtype), dst, tag, out, out_count,
-                                         dtype_of(out_dtype), src, out_tag, SHMRING_DEFAULT_TIMEOUT, NULL))
+    return conclude(clique, api.sendrecv(clique.comm, x, count, number_of(dtype), dst, tag, out, out_count,
+                                         number_of(out_dtype), src, out_tag, SHMRING_DEFAULT_TIMEOUT, NULL))
 
 
 cdef public int MPIABI_Isend(const void *x, int count, uintptr_t dtype, int dst, int tag, uintptr_t comm,
@@ -306,7 +295,7 @@ cdef public int MPIABI_Isend(const void *x, int count, uintptr_t dtype, int dst,
     cdef int code = SHMRING_MPI_ERR_OTHER
     request[0] = 0
     if clique != NULL:
-        code = conclude(clique, api.isend(clique.comm, x, count, dtype_of(dtype), dst, tag, &made.request))
+        code = conclude(clique, api.isend(clique.comm, x, count, number_of(dtype), dst, tag, &made.request))
     if code:
         give_up(clique)
         free(made)
@@ -322,7 +311,7 @@ cdef public int MPIABI_Irecv(void *x, int count, uintptr_t dtype, int src, int t
     request[0] = <uintptr_t> made
     if made == NULL:
         return SHMRING_MPI_ERR_OTHER
-    made.out, made.count, made.dtype, made.src, made.tag = x, count, dtype_of(dtype), src, tag
+    made.out, made.count, made.dtype, made.src, made.tag = x, count, number_of(dtype), src, tag
     made.is_noted = True
     append(made)
     return SHMRING_MPI_SUCCESS

@@ -145,7 +145,7 @@
 /* The constants have int or pointer type in C; MPItrampoline reads the first bytes of each. */
 enum shmring_mpi_value {
 #define SHMRING_MPI_VALUE(name) SHMRING_MPI_##name,
-    SHMRING_MPI_CONSTANTS(SHMRING_MPI_VALUE)
+    SHMRING_MPI_CONSTANTS(SHMRING_MPI_VALUE) SHMRING_MPI_NCONSTANTS
 };
 
 /* In _mpi.pyx, with the GIL: connects this process; -1 with an exception. */
