@@ -129,9 +129,10 @@ def _group_lines(group: dict[str, Any]) -> list[str]:
     lines.append("  slowest calls:")
     for one in group["slowest"][:5]:
         how = f", {one['algorithm']}" if one["algorithm"] else ""
+        where = f", at {one['line']}" if one["line"] else ""
         lines.append(
             f"    {_text(one['took_s']):>8}  {one['call']}{how}, call {one['number']}: "
-            f"rank {one['last_rank']} last, by {_text(one['late_by_s'])}" + (f", at {one['line']}" if one["line"] else "")
+            f"rank {one['last_rank']} last, by {_text(one['late_by_s'])}{where}"
         )
     return lines
 
