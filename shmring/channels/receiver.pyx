@@ -21,7 +21,6 @@ from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive, wake
 from shmring.ring.end cimport require_lease
 from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_out, frame_t, is_long, kind_of,
                                    next_frame)
-from shmring.ring.overwrite cimport claim_next
 from shmring.ring.spsc cimport RING_CORRUPT, ring_release, ring_resume_consumer
 from shmring.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
 from shmring.sync.group cimport READY, UNREADY
@@ -79,7 +78,7 @@ cdef class Receiver(RingReceiver):
                     return NOTHING
                 if self.finish_stream(found):
                     return ASSEMBLED
-            found = 1 if not self.claims else min(claim_next(&self.c), 1)
+            found = 1 if not self.claims else min(self.claim(), 1)
             if found == 1:
                 found = next_frame(&self.c, f)
             if found == 0:

@@ -15,7 +15,6 @@ from shmring.channels.message_codec cimport LONG_COPY_NBYTES
 from shmring.channels.ring_ends cimport DROPPED, DROPS_OLDEST, RingReceiver, RingSender, WAITS, ring_is_gone
 from shmring.ring.blocking cimport GONE, LATE, wake_peer
 from shmring.ring.end cimport end_part, lend
-from shmring.ring.overwrite cimport claim_next
 from shmring.ring.spsc cimport ring_commit, ring_ready, ring_release, ring_try_pop, ring_try_push
 from shmring.sync.backoff cimport deadline_of, left_until
 from shmring.sync.group cimport READY
@@ -453,7 +452,7 @@ cdef class RecordReceiver(RingReceiver):
         self.announce(n)
 
     cdef bint has_next(self) except -1:
-        cdef int64_t ready = claim_next(&self.c) if self.claims else ring_ready(&self.c, 1)
+        cdef int64_t ready = self.claim() if self.claims else ring_ready(&self.c, 1)
         self.drop_claim()
         if ready < 0:
             raise self.corrupt()
@@ -466,7 +465,7 @@ cdef class RecordReceiver(RingReceiver):
         self.require_idle()
         most = min(most, self.c.capacity)
         while True:
-            ready = claim_next(&self.c) if self.claims else ring_ready(&self.c, most)
+            ready = self.claim() if self.claims else ring_ready(&self.c, most)
             if ready < 0:
                 raise self.corrupt()
             if ready:

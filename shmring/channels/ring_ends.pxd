@@ -43,6 +43,7 @@ cdef class RingReceiver(RingEnd):
 
     cdef bint has_next(self) except -1
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1
+    cdef int64_t claim(self) noexcept
     cdef void drop_claim(self) noexcept
     cdef object stream_over(self)
     cdef object peer_lost(self)

@@ -20,7 +20,7 @@ from shmring.memory.mapping cimport Mapping
 from shmring.ring.blocking cimport GONE, LATE, wake_at_once, wake_sleeper
 from shmring.ring.end cimport take_role
 from shmring.ring.eventfd cimport Notifier
-from shmring.ring.overwrite cimport after_claim, disconnect, give_up_claim, overwrite, position_of
+from shmring.ring.overwrite cimport after_claim, claim_next, disconnect, give_up_claim, overwrite, position_of
 from shmring.ring.prospects cimport prospects_of
 from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_control_nbytes,
                                 ring_end_state)
@@ -408,6 +408,10 @@ cdef class RingReceiver(RingEnd):
         if self.claims and self.c.own.consumer.closed == ROLE_DISCONNECTED:
             return GONE                # the tail goes on without this receiver
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
+
+    cdef int64_t claim(self) noexcept:
+        """What may be read next, where the sender may overwrite what is not claimed: see `claim_next`."""
+        return claim_next(&self.c)
 
     cdef void drop_claim(self) noexcept:
         if self.claims and self.lease is None:
