@@ -52,6 +52,7 @@ RUN = {
     r"python bench/bench_choices\.py": Way("--ranks 2 --calls broadcast --sizes 65536 --shared 0 --seconds 0.1"),
     r"python bench/bench_kernels\.py": Way("land"),
     r"python bench/bench_launchers\.py": Way("--help", "torch", "torch"),
+    r"python bench/bench_multiprocessing\.py loaders": Way('"one tensor of 10 MB"', "torch", "torch"),
     r"python bench/bench_multiprocessing\.py": Way("", "torch", "torch"),
     r"python bench/bench_shared_arrays\.py": Way("--kinds all_reduce --sizes 64K"),
     r"python several_machines|shmring run -n 4 (script|several)": Way(),
