@@ -232,12 +232,13 @@ def test_long_waits_write_what_they_wait_for_and_from_which_line(tmp_path):
 
 
 def test_the_setting_turns_notes_off(tmp_path):
-    program = "import shmring; shmring.channel()[1].poll(2)"
-    assert run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "0"}).stderr == ""
-    short = run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "0.05"}).stderr
-    assert "has waited" in short
-    wrong = run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "soon"}).stderr
-    assert "SHMRING_WAIT_NOTES='soon': must be a number of seconds" in wrong
+    def errors_of(setting, seconds):
+        program = f"import shmring; shmring.channel()[1].poll({seconds})"
+        return run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": setting}).stderr
+
+    assert errors_of("0", 0.3) == ""
+    assert "has waited" in errors_of("0.05", 2)
+    assert "SHMRING_WAIT_NOTES='soon': must be a number of seconds" in errors_of("soon", 0)
 
 
 # What another thread ends once the note is there.
