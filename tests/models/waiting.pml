@@ -5,7 +5,7 @@
  *   await_counter, wake_peer                   ring/blocking.pyx                  NWAKERS=1
  *   await_call, wake_next, dismiss_helpers     engine/team.h                          NWAKERS=1
  *   await_helpers, help                        engine/team.h                          NWAKERS=1, the countdown is the counter
- *   sleep_until_news, wake_peer, wake_self     p2p/all_queues.pyx, pair_queue.pyx ANY BATCH, with several words in one
+ *   sleep_until_news, wake_peer, wake_self     p2p/pair_queue.pyx                 ANY BATCH, with several words in one
  *   await_any                                  ring/blocking.pyx                  ANY: one waits for the first of several
  *
  * Plain: a waiter needs the counters of all NWAKERS to reach one number, and then the next; a waker swaps the word only
