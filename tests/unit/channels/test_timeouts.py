@@ -150,7 +150,7 @@ def test_a_queue_is_waited_for_without_a_limit(timeout):
         assert items.get(timeout=timeout) == 1
 
 
-LONG = bytes(4 << 20)
+LONG = bytes(64 << 20)  # takes longer than a timeout of 1 ms at the speed of a copy alone
 INTO = bytearray(len(LONG))
 
 
