@@ -35,6 +35,7 @@ suppress_warnings = ["myst.header"]  # pages begin a section where their table o
 html_theme = "furo"
 html_title = f"shmring {__version__}"
 html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
 html_extra_path = ["extra"]  # index.html, which leads to the landing page
 html_css_files = ["site.css"]
 html_copy_source = False
