@@ -4,6 +4,7 @@ Groups of 2, 3, 5, 6 and 7 ranks, of which vLLM's own shared memory takes two si
 spot; workers that die. Each in an interpreter of its own, since a process has one platform for good.
 """
 
+import functools
 import json
 import os
 import re
@@ -61,6 +62,12 @@ def answers(*arguments, **settings):
     return json.loads(run("vllm_model.py", *arguments, **settings).rpartition("answers: ")[2].partition("\n")[0])
 
 
+@pytest.fixture(scope="module")
+def alone(models):
+    """The answers of one rank without shmring, by model: each made once."""
+    return functools.cache(lambda model: answers("tokens", models / model, json.dumps({}), on=False))
+
+
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
@@ -69,22 +76,20 @@ def answers(*arguments, **settings):
         ("mixtral", {"tensor": 2, "experts": 1}),
     ],
 )
-def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, model, shape):
-    alone = answers("tokens", models / model, json.dumps({}), on=False)
+def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, alone, model, shape):
     several = answers("tokens", models / model, json.dumps(shape))
-    assert alone["backends"] == ["gloo"]
+    assert alone(model)["backends"] == ["gloo"]
     assert several["backends"] == ["shmring", "shmring"]
-    assert several["tokens"] == alone["tokens"]
+    assert several["tokens"] == alone(model)["tokens"]
     assert several["queues"] == ["ShmringQueue"] * 2
     assert min(several["calls"]) > 0
     assert several["logits"][0] == several["logits"][1]
 
 
-def test_tokens_of_experts_in_several_engines_are_those_of_one(models):
+def test_tokens_of_experts_in_several_engines_are_those_of_one(models, alone):
     """Each engine has its own prompts; tokens go to the ranks of their experts by `all_gatherv`, `reduce_scatterv`."""
-    alone = answers("tokens", models / "mixtral", json.dumps({}), on=False)
     ranks = answers("data", models / "mixtral", json.dumps({"data": 2, "experts": 1}))["ranks"]
-    assert [one["tokens"] for one in ranks] == [alone["tokens"][rank::2] for rank in range(2)]
+    assert [one["tokens"] for one in ranks] == [alone("mixtral")["tokens"][rank::2] for rank in range(2)]
     assert all(min(one["calls"]) > 0 for one in ranks)
 
 
@@ -108,7 +113,7 @@ def await_server(server, port):
     raise AssertionError("the server is not up")
 
 
-def test_the_command_of_the_page_serves_the_tokens_of_one_rank(models, tmp_path):
+def test_the_command_of_the_page_serves_the_tokens_of_one_rank(models, alone, tmp_path):
     model = str(models / "llama")
     command = re.search(r"^    (SHMRING_VLLM=1 python .*)$", (ROOT / "docs/inference.md").read_text(), re.MULTILINE)[1]
     command = shlex.split(command.replace("python", sys.executable, 1).replace("MODEL", model))
@@ -132,7 +137,7 @@ def test_the_command_of_the_page_serves_the_tokens_of_one_rank(models, tmp_path)
     finally:
         server.terminate()
         server.wait(WATCHDOG_S)
-    assert tokens == answers("tokens", models / "llama", json.dumps({}), on=False)["tokens"][0]
+    assert tokens == alone("llama")["tokens"][0]
     assert "backend=shmring" in log.read_text()
 
 
