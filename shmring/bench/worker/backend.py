@@ -51,7 +51,7 @@ class Backend:
         return statement
 
     def death(self) -> dict:
-        """The last rank ends by SIGKILL after some calls; on others: microseconds from then to a call's error, and that."""
+        """The last rank calls, then ends by SIGKILL; on others: microseconds from then to a call's error, and that."""
         if self.rank == self.size - 1:
             for _ in range(CALLS_BEFORE_DEATH):
                 self.call()
