@@ -76,9 +76,9 @@ def attend_as(rank, plans):
     return attend(**plans[rank])
 
 
-def come(plans, timeout=60.0):
+def come(plans):
     """Run one process for each plan; how each came out."""
-    outcomes = start_processes(len(plans), attend_as, plans).outcomes(timeout)
+    outcomes = start_processes(len(plans), attend_as, plans).outcomes()
     assert not any(outcome.stuck for outcome in outcomes), [outcome.stuck for outcome in outcomes]
     return outcomes
 
