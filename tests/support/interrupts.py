@@ -8,7 +8,6 @@ import random
 import signal
 import sys
 import threading
-import time
 
 import pytest
 
@@ -81,16 +80,8 @@ def interrupt_at_line(function, nth):
 @contextlib.contextmanager
 def ctrl_c(after_s=0.1):
     """Expect that SIGINT, sent so long after its beginning, ends the block."""
-    begun = threading.Event()
-
-    def interrupt():
-        begun.wait()  # not from the start of the thread on: the interrupt must not come before the block
-        time.sleep(after_s)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        begun.set()
+        timer.start()
         yield
-    thread.join()
+    timer.join()
