@@ -34,7 +34,7 @@ TEAMS = [1, 3]  # threads of each rank
 
 def of(threads, **settings):
     """The settings of a communicator; with more threads than one, all its large calls are split."""
-    return settings if threads == 1 else {"threads": threads, "split_nbytes": 0, **settings}
+    return {"threads": threads, **({} if threads == 1 else {"split_nbytes": 0}), **settings}
 
 
 def loop_for_ever(comm, count):
