@@ -584,7 +584,7 @@ def test_fan_in_and_broadcast_release_their_memory():
 def mapped():
     """The files in shared memory that this process has mapped, by their numbers."""
     lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
-    return {line[4] for line in lines if line[5:] and line[5].startswith("/dev/shm/")}
+    return {line[4] for line in lines if line[5:] and line[5].startswith(("/dev/shm/", "/memfd:"))}
 
 
 def test_shmring_info_lists_every_ring():
