@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.harness import PATIENCE
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 
 HERE = Path(__file__).parent
-WATCHDOG_S = 500
+WATCHDOG_S = 500 * PATIENCE
 
 
 def run(program, *arguments, on=True, **settings):
