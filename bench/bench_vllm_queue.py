@@ -36,7 +36,7 @@ CONTEXT = multiprocessing.get_context("fork")
 OWN_INIT = shm_broadcast.SpinCondition.__init__
 WORK_S, STEP_S, SILENCE_S, IDLE_S = 0.02, 0.05, 0.1, 2.0
 ROWS = [(nworkers, nbytes) for nworkers in (1, 2, 4) for nbytes in (1 << 10, 1 << 20, 64 << 20)]
-LEAST = 5  # items of a stage, however long they take
+LEAST = 3  # items of a stage, however long they take
 
 
 def vllm_queue(busy_loop_s, readers):
@@ -137,7 +137,7 @@ def measure(way, nworkers, nbytes, seconds):
     engine, data = Engine(way, nworkers), np.zeros(nbytes, np.uint8)
     engine.stage(data, 0.1 * seconds, 0.001)
     hot, *_ = engine.stage(data, 0.25 * seconds, 0.0002 + nbytes / 1e9)
-    silent, *_ = engine.stage(data, seconds, SILENCE_S)
+    silent, *_ = engine.stage(data, 2 * seconds, SILENCE_S)
     _, own, worker = engine.stage(data, seconds, STEP_S - WORK_S, with_answers=True)
     idle = engine.idle()
     engine.close()
@@ -177,7 +177,7 @@ def main():
     parser.add_argument("--rows", type=row_of, nargs="+", default=ROWS, help="WORKERSxBYTES; default: 1, 2 and 4 "
                         "workers, 1 KiB, 1 MiB and 64 MiB")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=7.5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a stage")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of the stage of steps")
     args = parser.parse_args()
     found, trips = rounds(args.rows, args.minutes, args.seconds)
     print(f"round trip {min(trips):.2f} to {max(trips):.2f} us, {len(trips)} rounds\n")
