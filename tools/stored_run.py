@@ -12,15 +12,13 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from shmring.bench.stored import FILE, condensed
+from shmring.bench.stored import FILE, condensed, machine_name
 
 
 def main() -> None:
     """Of the reports that the command line names."""
     reports = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
-    machine = reports[0]["machine"]
-    title = f"{machine['model'] or machine['architecture']}, {len(machine['processors'])} processors"
-    run = condensed(reports, date.today().isoformat(), title)
+    run = condensed(reports, date.today().isoformat(), machine_name(reports[0]["machine"]))
     rows = ",\n".join(f"  {json.dumps(row)}" for row in run.pop("rows"))
     FILE.write_text(json.dumps(run)[:-1] + ', "rows": [\n' + rows + "\n]}\n")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from shmring.placement.topology import discover
 
 from . import metrics
 from .competitors import Competitor, RankLayout, is_ours
@@ -24,6 +27,11 @@ WIDTHS = (9, 17, 15, 8, 24, 24)
 def stored() -> dict[str, Any]:
     """The run: its machine, date and versions, and the median microseconds of each row by competitor."""
     return json.loads(FILE.read_text())
+
+
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """A machine, as a report has it, in a few words."""
+    return f"{machine['model'] or machine['architecture']}, {len(machine['processors'])} processors"
 
 
 def condensed(reports: Iterable[Mapping[str, Any]], date: str, machine: str) -> dict[str, Any]:
@@ -66,7 +74,8 @@ def beside(rows: Sequence[Row], competitors: Sequence[Competitor]) -> list[str]:
             lines.append(_line(("bytes", "trip here, there", ours, "there", "fastest other", "there")))
         last = row.op
         lines.append(_line(cells))
-    head = f"\nBeside the run stored with shmring {run['shmring']}: {run['machine']}, {run['date']}."
+    here = machine_name(dataclasses.asdict(discover()))
+    head = f"\nHere: {here}. There: {run['machine']}, {run['date']}, stored with shmring {run['shmring']}."
     return [head, *lines] if lines else []
 
 

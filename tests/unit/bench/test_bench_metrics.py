@@ -302,7 +302,8 @@ def test_rows_stand_beside_those_of_the_stored_run_that_have_the_same_call(monke
     there = {"op": row.op, "dtype": row.dtype, "ranks": row.size, "nbytes": row.nbytes, "trip_us": 0.2, "us": us}
     stored_with(monkeypatch, there)
     head, title, heads, only = stored.beside([row, other], FIELD)
-    assert "Some Processor, 2026-11-24" in head
+    assert head.startswith("\nHere: ")
+    assert "There: Some Processor, 2026-11-24" in head
     assert title == f"  {row.op}, float32, {row.size} processes, microseconds:"
     assert heads.split() == ["bytes", "trip", "here,", "there", "shmring", "there", "fastest", "other", "there"]
     assert only.split() == ["1", "MiB", "0.10,", "0.20", "21.0", "30.0", "42.0", "quick", "60.0", "mpich"]
