@@ -632,7 +632,7 @@ def open_files() -> dict[int, str]:
 
 
 def fail_on_leaks(
-    names_before: set[str], files_before: dict[int, str], threads_before: set, patience: float = 10
+    names_before: set[str], files_before: dict[int, str], threads_before: set, patience: float = TIMEOUT_S * PATIENCE
 ) -> None:
     """Fail the test if names, descriptors or threads are left that were not there before."""
     deadline = time.monotonic() + patience
