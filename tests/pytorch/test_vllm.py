@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.harness import PATIENCE
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 
 HERE = Path(__file__).parent
-WATCHDOG_S = 500
+WATCHDOG_S = 500 * PATIENCE
 
 
 def run(program, *arguments, on=True, **settings):
@@ -99,6 +100,7 @@ QUEUE = {"on": False, "SHMRING_VLLM_QUEUE": "1"}
         ("dead_reader", 4, 3),
         ("dead_after_the_last", 3, 1),
         ("remote", 1, 1),
+        ("dropped", 1, 1),
     ],
 )
 def test_queues_carry_what_is_put_and_name_processes_that_die(case, processes, survivors):
