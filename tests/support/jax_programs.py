@@ -18,7 +18,7 @@ import inspect, json, os, signal, sys, time
 FIRST
 import jax, jax.numpy as jnp, numpy as np
 # How long JAX waits at exit for processes that are gone, in releases that have the options.
-QUICK = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 10}
+QUICK = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
 QUICK = {name: QUICK[name] for name in QUICK if name in inspect.signature(jax.distributed.initialize).parameters}
 START
 from jax import lax
