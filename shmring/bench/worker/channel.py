@@ -59,7 +59,7 @@ class Backend(Base):
         raise NotImplementedError
 
     def error_of_death(self, seconds: float) -> Exception | None:
-        """What the receiver's wait raised in so long."""
+        """The error of a receiver that waits for so long."""
         try:
             self.recv_within(seconds)
         except queue.Empty:
