@@ -150,21 +150,23 @@ def test_a_queue_is_waited_for_without_a_limit(timeout):
         assert items.get(timeout=timeout) == 1
 
 
-LONG = bytes(64 << 20)  # takes longer than a timeout of 1 ms at the speed of a copy alone
+# Of so many bytes no copy takes so little time; and a ring that holds a sixteenth of them is filled so few times that
+# ends which share a processor are soon done.
+LONG, SHORT_S, RING_NBYTES = bytes(16 << 20), 1e-4, 1 << 20
 INTO = bytearray(len(LONG))
 
 
 def ready(end):
     """A receiver that has these calls, if need be."""
-    return end.next_ready(0.001) if isinstance(end, shmring.FanInReceiver) else end
+    return end.next_ready(SHORT_S) if isinstance(end, shmring.FanInReceiver) else end
 
 
 RECEIVES = {
-    "poll": lambda end: end.poll(0.001),
-    "recv": lambda end: end.recv(0.001),
-    "recv_many": lambda end: ready(end).recv_many(None, 0.001),
-    "recv_into": lambda end: ready(end).recv_into(INTO, 0.001),
-    "peek": lambda end: ready(end).peek(0.001),
+    "poll": lambda end: end.poll(SHORT_S),
+    "recv": lambda end: end.recv(SHORT_S),
+    "recv_many": lambda end: ready(end).recv_many(None, SHORT_S),
+    "recv_into": lambda end: ready(end).recv_into(INTO, SHORT_S),
+    "peek": lambda end: ready(end).peek(SHORT_S),
 }
 
 
@@ -172,7 +174,7 @@ RECEIVES = {
 @pytest.mark.parametrize("make", ["channel", "fan_in", "broadcast_channel"])
 def test_a_timeout_bounds_a_call_that_takes_a_long_message_in_pieces(make, call):
     """Most of the time there is a piece to take; all of them take longer than the timeout."""
-    ends = shmring.channel(CAPACITY) if make == "channel" else getattr(shmring, make)(1, CAPACITY)
+    ends = shmring.channel(RING_NBYTES) if make == "channel" else getattr(shmring, make)(1, RING_NBYTES)
     one, other = (end[0] if isinstance(end, (list, tuple)) else end for end in ends)
     with beside(one.send, LONG):
         time.sleep(0.01)  # until pieces are there
