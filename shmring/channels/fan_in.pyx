@@ -127,7 +127,7 @@ cdef class FanInReceiver:
 
     # ---- turns ----
 
-    cdef RingReceiver choose(self, int64_t timeout_ns):
+    cdef RingReceiver choose(self, int64_t timeout_ns, int64_t deadline_ns):
         """The first receiver in turn that has a message; None if none has. Raises for a sender that is lost."""
         cdef int i, j, state
         cdef RingReceiver receiver
@@ -137,8 +137,8 @@ cdef class FanInReceiver:
             if self.over[i]:
                 continue
             state = ring_end_state(receiver.watch.other)   # first: messages sent before it left are not lost
-            if not receiver.has_next():
-                if state != END_CLOSED and state != END_LOST:
+            if not receiver.has_next(deadline_ns):
+                if (state != END_CLOSED and state != END_LOST) or not receiver.is_drained():
                     continue
                 self.over[i] = True
                 if state == END_LOST:
@@ -164,12 +164,13 @@ cdef class FanInReceiver:
 
     cdef RingReceiver await_ready(self, int64_t timeout_ns):
         """As `choose`, but waits, and handles signals. None: the timeout has run out."""
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef int64_t deadline_ns = deadline_of(timeout_ns), left_ns
         cdef RingReceiver found
         self.prepare()
         while True:
-            found = self.choose(timeout_ns)
-            if found is not None or self.wait(left_until(deadline_ns, timeout_ns)) == LATE:
+            found = self.choose(timeout_ns, deadline_ns)
+            left_ns = left_until(deadline_ns, timeout_ns)
+            if found is not None or self.wait(left_ns) == LATE or (left_ns == 0 and timeout_ns):
                 return found
 
     @cython.critical_section

@@ -54,12 +54,12 @@ cdef class Receiver(RingReceiver):
             self.target = None
         ring_resume_consumer(&self.c)      # always: the producer may have retracted an incomplete message
 
-    cdef bint has_next(self) except -1:
+    cdef bint has_next(self, int64_t deadline_ns) except -1:
         cdef frame_t f
         if self.kept is not None or self.failure is not None:
             return True
         try:
-            is_there = self.look(&f, 0) != NOTHING
+            is_there = self.look(&f, deadline_ns) != NOTHING
         except TypeError as error:         # of a message that was received
             self.failure, is_there = error, True
         self.drop_claim()

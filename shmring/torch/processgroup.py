@@ -254,7 +254,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
-        """Collect several tensors of all ranks: each output has one of every rank, one after the other."""
+        """Collect several tensors: ``outputs[i]`` gets the ``inputs[i]`` of all ranks, one after the other."""
         return self._perform("all_gather_single", collectives.all_gather_singles, (outputs, inputs), outputs, opts)
 
     def allgather_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
