@@ -42,7 +42,7 @@ cdef class RingReceiver(RingEnd):
     cdef bint claims                   # the sender may overwrite slots that are not claimed
 
     cdef bint has_next(self, int64_t deadline_ns) except -1
-    cdef bint is_drained(self) noexcept
+    cdef bint has_pieces(self) except -1
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1
     cdef int64_t claim(self) noexcept
     cdef void drop_claim(self) noexcept

@@ -13,7 +13,7 @@ import os
 import queue
 from typing import NamedTuple
 
-from shmring._c.atomics cimport compare_swap_u32, load_acquire_u64, load_relaxed_u64
+from shmring._c.atomics cimport compare_swap_u32, load_acquire_u64
 from shmring._c.layout cimport shmring_ring, shmring_ring_head
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.memory.mapping cimport Mapping
@@ -404,15 +404,13 @@ cdef class RingReceiver(RingEnd):
     cdef bint has_next(self, int64_t deadline_ns) except -1:
         """Whether a call would return a message, or raise an error, without waiting.
 
-        Takes the pieces of a long message that are there, until the deadline (0: none), and for 10 ms at most. So False
-        does not mean that there is nothing: see `is_drained`.
+        Of a message that comes in pieces, take those that come until the deadline; 0: all that are there.
         """
         raise NotImplementedError
 
-    cdef bint is_drained(self) noexcept:
-        """Whether this end has released all slots that the sender has committed."""
-        # SYNC filled (meets: ring_commit in ring/spsc.pxd). The caller has loaded the state of the sender before.
-        return load_acquire_u64(&self.ring.tail) == position_of(self.ring, load_relaxed_u64(&self.c.own.head))
+    cdef bint has_pieces(self) except -1:
+        """After `has_next` was False: whether more pieces of a message are there, for which its time was too short."""
+        return False
 
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1:
         if self.claims and self.c.own.consumer.closed == ROLE_DISCONNECTED:
@@ -479,8 +477,10 @@ cdef class RingReceiver(RingEnd):
         while not self.has_next(deadline_ns):
             left_ns = left_until(deadline_ns, timeout_ns)
             outcome = self.wait_for_tail(left_ns)
-            if outcome != READY or (left_ns == 0 and timeout_ns):      # pieces may come faster than they are taken
+            if outcome != READY:
                 return outcome == GONE
+            if left_ns == 0 and timeout_ns > 0:
+                return self.has_next(deadline_ns)      # what is there is one more piece, or a message
         return True
 
     @property
@@ -488,7 +488,7 @@ cdef class RingReceiver(RingEnd):
     def ended(self):
         """Whether the sender has closed in good order and all was received: `recv` would raise `EndOfStreamError`."""
         self.require_idle()
-        return self.peer_state() == END_CLOSED and not self.has_next(0) and self.is_drained()
+        return self.peer_state() == END_CLOSED and not self.has_next(0) and not self.has_pieces()
 
     def __iter__(self):
         return self

@@ -445,6 +445,10 @@ def test_an_interrupted_get_of_a_long_item_loses_nothing():
 # ---- calls in signal handlers ----
 
 
+# Beside the one of the queue, no function that is to be interrupted makes a call, in which a handler could run, too.
+TOO_LONG = bytes(10_000)
+
+
 def put_second(q):
     """To be interrupted: by a handler, the second line is executed."""
     return q.put(b"second", timeout=0.1)
@@ -452,7 +456,7 @@ def put_second(q):
 
 def put_long(q):
     """The same."""
-    return q.put(bytes(10_000), timeout=0.1)
+    return q.put(TOO_LONG, timeout=0.1)
 
 
 def get_next(q):
