@@ -1,4 +1,4 @@
-"""What ends wrong in a program of JAX: a process that dies, is absent, disagrees, exits early, has too many devices."""
+"""Failures of JAX programs: a process dies, is absent, disagrees, exits early, has too many devices."""
 
 import pytest
 from support.jax_programs import run_program

@@ -1,4 +1,4 @@
-"""How a program of JAX comes to run over shmring: launchers, arguments, order of imports, the names of the library."""
+"""How a JAX program starts over shmring: launchers, arguments, order of imports, the names of the library."""
 
 import ctypes
 import os
