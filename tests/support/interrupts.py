@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import random
 import signal
@@ -48,6 +50,20 @@ class Interrupts:
         return False
 
 
+@contextlib.contextmanager
+def collector_off():
+    """Collect no garbage while the block runs: that calls functions of Python, as those of hypothesis, in which an
+    interrupt is lost."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@collector_off()
 def interrupt_at_line(function, nth):
     """Call a function and raise SIGINT in this process before the nth line of Python that it executes.
 
@@ -76,6 +92,7 @@ def interrupt_at_line(function, nth):
     return False
 
 
+@collector_off()
 def lines_executed(function):
     """Call a function; how many lines of Python that executes, those of finalizers and of weak references included.
 
