@@ -21,9 +21,10 @@ def attack(script, case):
     class_name, state = grid()[case % len(grid())]
     script.is_internal = class_name not in surface.classes()
     script.write(f"# {class_name}, {state}")
-    for name in put(script, class_name, state):
-        for member in 2 * shuffled(script, members(type(script.names[name]))):
-            if name in script.names:
+    classes = {name: type(script.names[name]) for name in put(script, class_name, state)}
+    for name, cls in classes.items():
+        for member in 2 * shuffled(script, members(cls)):
+            if name in script.names:  # else it has ended, or made room for what other steps have made
                 script.use(name, member)
 
 

@@ -173,7 +173,7 @@ class Script:
             del self.names[name]
         elif is_attacked(value):
             self.own.append(name)
-            if len(self.own) > 40:
+            if len(self.own) > 40 and not self.is_limited:  # in a handler: the step that it interrupts may use that one
                 self.forget(self.rng.choice(self.own[:30]))
         elif isinstance(value, np.ndarray) and value.base is not None and len(self.arrays) < 10:
             self.arrays.append(name)
