@@ -61,7 +61,7 @@ cdef class Communicator:
     size : int
         The number of ranks.
     name : str
-        For messages and logs.
+        Its name in messages and logs.
     parent_ranks : tuple of int, or None
         The number of each rank in the communicator from which this one was made; None if it was made by `init`.
     """
@@ -95,7 +95,7 @@ cdef class Communicator:
 
     @property
     def config(self):
-        """The settings it was made with, a `shmring.config.Config`."""
+        """The settings that it was made with, a `shmring.config.Config`."""
         return self.engine.config
 
     @property
@@ -178,7 +178,7 @@ cdef class Communicator:
             Same element type and count. Without it the result goes into ``x``. It may be ``x``; any other overlap is
             refused.
         op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor"}, ufunc or callable
-            In capitals, too. ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only.
+            Capitals are accepted. ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only.
             Python's ``sum``, ``min``, ``max`` and functions of `operator` mean the same. A callable ``f(a, b)``
             returns an array of the same dtype; see "User functions" in ``docs/async.md`` for the cost.
         timeout : float, optional
@@ -431,10 +431,11 @@ cdef class Communicator:
             A new array by default. It may be ``x``; any other overlap is refused.
         counts : sequence of int, optional
             Rows (of the first axis of ``x``, shape ``(sum(counts), *S)``) to each rank, zeros allowed; each rank has
-            its own. All ranks give counts, or none. Costs one more small collective, which exchanges the counts.
+            its own. Either all ranks give counts or none does. Costs one more small collective, which exchanges the
+            counts.
         out_counts : sequence of int, optional
             With ``counts``: rows from each rank, ``out`` having shape ``(sum(out_counts), *S)``. They
-            must agree with the ``counts`` of the senders. None: whatever they send.
+            must agree with the ``counts`` of the senders. None: by the ``counts`` of the senders.
         timeout, async_op
             As in `all_reduce`.
 
@@ -516,15 +517,15 @@ cdef class Communicator:
                               resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def plan(self, collective, *args, **kwargs):
-        """Prepare a collective that is made often: ``plan()`` makes it on the contents that its arrays have then.
+        """Prepare a collective that is made often: each ``plan()`` makes it on the present contents of its arrays.
 
         Parameters
         ----------
         collective : str
             The name of the method that makes it, e.g. ``"all_reduce"``; any collective on arrays.
         *args, **kwargs
-            What that method takes, except ``async_op``. The arrays must be contiguous; they are kept alive. Without
-            ``out``, where the method makes a new array, it is made now, and returned by every call.
+            The arguments of that method, except ``async_op``. The arrays must be contiguous; they are kept alive. If
+            the method makes a new array without ``out``, it is made now, and returned by every call.
 
         Returns
         -------
@@ -704,7 +705,7 @@ cdef class Communicator:
         Returns
         -------
         Request
-            Its `Request.wait` returns the `Message`, and raises what `recv` would.
+            Its `Request.wait` returns the `Message`, and raises as `recv`.
 
         Raises
         ------
@@ -765,7 +766,7 @@ cdef class Communicator:
         dst : int
             The rank that receives it, with `recv_object`.
         tag : int
-            From 0 up.
+            From 0 to 2**31 - 1; the receiver can select by it.
         timeout : float, optional
             Seconds to wait for room in the pair queue; None for no limit. The communicator's timeout by default.
 
@@ -857,9 +858,9 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective. One round of eager messages for what pickles to some 200 bytes. Large arrays inside the object are
-        not copied into the pickle: each moves from its own memory into new memory of the receiver by a `broadcast`, and
-        is writable there if it was on the root. Do not change the object meanwhile. **Unpickling runs code that the
+        Collective. A pickle of up to about 200 bytes takes one round of eager messages. Large arrays inside the object
+        are not copied into the pickle: each moves from its own memory into new memory of the receiver by a `broadcast`,
+        and is writable there if it was on the root. Do not change the object meanwhile. **Unpickling runs code that the
         sender chose.**
         """
         return _objects.broadcast_object(self, obj, root, timeout)
@@ -904,9 +905,9 @@ cdef class Communicator:
 
         Notes
         -----
-        Collective; raises as `broadcast_object`. What does not fit in the headers goes by `all_gather` with counts; but
-        if the large arrays of a rank have more than 256 KiB together, all large arrays go by one `broadcast` each, from
-        their own memory into new memory of the receivers.
+        Collective; raises as `broadcast_object`. Bytes that do not fit in the headers go by `all_gather` with counts;
+        but if the large arrays of a rank have more than 256 KiB together, all large arrays go by one `broadcast` each,
+        from their own memory into new memory of the receivers.
         """
         return _objects.all_gather_object(self, obj, timeout)
 
@@ -932,7 +933,7 @@ cdef class Communicator:
         Raises
         ------
         Exception
-            What ``f`` raises, on the root alone; the communicator stays usable. Else as `broadcast_object`.
+            An error of ``f``, on the root alone; the communicator stays usable. Else as `broadcast_object`.
 
         Notes
         -----
@@ -1000,14 +1001,14 @@ cdef class Communicator:
         Notes
         -----
         Collective; raises as `broadcast_object`. If a rank cannot pickle one of its objects, all ranks get
-        `ObjectError`. What does not fit in the headers goes by `all_to_all` with counts, large arrays in pieces.
+        `ObjectError`. Bytes that do not fit in the headers go by `all_to_all` with counts, large arrays in pieces.
         """
         return _objects.all_to_all_object(self, objs, timeout)
 
     # ---- arrays in shared memory -------------------------------------------------------------------------------------
 
     def empty(self, shape, dtype=float):
-        """Make an array in shared memory on every rank, its own, which collectives access without staging.
+        """Make an array of each rank in shared memory, which collectives access without staging.
 
         Parameters
         ----------
@@ -1041,7 +1042,7 @@ cdef class Communicator:
         return _shared_arrays.empty(self, shape, dtype)
 
     def zeros(self, shape, dtype=float):
-        """Make an array in shared memory on every rank as `empty` does, filled with zeros.
+        """Make an array of each rank in shared memory, as `empty`, filled with zeros.
 
         Parameters
         ----------
@@ -1060,9 +1061,7 @@ cdef class Communicator:
         return _shared_arrays.empty(self, shape, dtype)
 
     def array(self, x):
-        """Make an array in shared memory on every rank as `empty` does, and copy ``x`` into it.
-
-        Collective; raises as `empty`.
+        """Make an array of each rank in shared memory, as `empty`, and copy ``x`` into it.
 
         Parameters
         ----------
@@ -1074,6 +1073,9 @@ cdef class Communicator:
         ndarray
             This rank's array.
 
+        Notes
+        -----
+        Collective; raises as `empty`.
         """
         return _shared_arrays.array(self, x)
 
@@ -1155,7 +1157,7 @@ cdef class Communicator:
         Returns
         -------
         ndarray
-            Of the same shape, dtype and strides as ``array``, over the memory of that rank. Writable if ``array`` is.
+            An array with the shape, dtype and strides of ``array``, over that rank's memory. Writable if ``array`` is.
 
         Raises
         ------
@@ -1294,7 +1296,7 @@ cdef class Communicator:
     # ---- observation -------------------------------------------------------------------------------------------------
 
     def stats(self):
-        """What this rank's engine has chosen, and what it measured.
+        """The choices and measurements of this rank's engine.
 
         Returns
         -------
@@ -1358,7 +1360,7 @@ cdef class Communicator:
         return _explain.explain(self, collective, nbytes, root, op, dtype)
 
     def placement(self):
-        """List on which NUMA nodes the memory of this communicator is now.
+        """List the NUMA nodes on which the memory of this communicator is now.
 
         Returns
         -------
@@ -1386,9 +1388,9 @@ cdef class Communicator:
         Parameters
         ----------
         directory : path
-            Where the file is made, with a name of its own; all ranks may use the same one. Made if it is not there.
+            The folder of the file, which has a name of its own; all ranks may use the same one. Created if necessary.
         calls : int
-            How many calls the file has room for, at 88 bytes each; the oldest are overwritten. Its size never changes.
+            The most calls in the file, at 192 bytes each; the oldest are overwritten. Its size never changes.
 
         Returns
         -------
@@ -1398,7 +1400,7 @@ cdef class Communicator:
         Raises
         ------
         ValueError
-            ``calls`` is not a possible number.
+            ``calls`` is out of range.
         ClosedError
             The communicator is closed.
         OSError
@@ -1407,8 +1409,8 @@ cdef class Communicator:
         Notes
         -----
         Not collective: ranks may start and stop at any time, and a call is in the summary of ``shmring trace`` if all
-        ranks have recorded it. Does not block. The environment variable ``SHMRING_TRACE`` does it for every
-        communicator. It takes two readings of the clock for each call; without it each call tests one pointer.
+        ranks have recorded it. Does not block. The environment variable ``SHMRING_TRACE`` records the calls of every
+        communicator. Recording reads the clock twice in each call; without it each call tests one pointer.
 
         Examples
         --------

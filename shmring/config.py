@@ -84,8 +84,8 @@ class Internals:
 class Config:
     """Settings of one communicator.
 
-    Every setting can be an argument of `init`, or the environment variable ``SHMRING_<SETTING>`` (upper case); the
-    argument wins. So can those of `Internals`, by their own names.
+    Every setting can be an argument of `init`, or the environment variable ``SHMRING_<SETTING>`` (upper case), which
+    the argument overrides. So can those of `Internals`, by their own names.
 
     ``slot_nbytes`` and ``nslots`` must be equal on all ranks; the rendezvous checks it.
     """

@@ -109,9 +109,9 @@ class MessageTooLongError(MessageError, ValueError):
     Attributes
     ----------
     source, tag : int
-        Of the message.
+        The sending rank, and the tag.
     nbytes : int
-        Its length.
+        The length of the message.
     """
 
     def __init__(self, message: str, source: int = -1, tag: int = -1, nbytes: int = -1) -> None:
@@ -205,7 +205,7 @@ class RendezvousTimeoutError(RendezvousError, TimeoutError):
     Attributes
     ----------
     missing : tuple of int
-        These ranks.
+        The ranks that did not join.
     """
 
     def __init__(self, message: str, missing: tuple[int, ...] = ()) -> None:

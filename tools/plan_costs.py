@@ -11,7 +11,10 @@ from shmring.plan.cost import Cost, cost, dependent_syncs, total
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from shmring.plan.steps import Plan
-from shmring.plan.thread_shares import SHARE_LIMITS, cut, split_limit, waking
+from shmring.plan.thread_shares import cut, split_limit, waking
+
+# The outbox of a helper thread, unless configured smaller (SHMRING_HELPER_SLOT_NBYTES in _c/layout.h).
+SHARE_LIMITS = Limits(slot_nbytes=65536)
 
 SIZES = (2, 4, 8, 64, 1024)
 VECTORS = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"})

@@ -127,7 +127,7 @@ cdef class Lease:
     It behaves as an array of that memory: ``lease[...] = x``, ``lease["field"]``, ``np.add(x, y, out=lease.array)``,
     ``memoryview(lease)``. Arrays and views taken from it must be gone before it ends: otherwise the call that
     would end it raises ``BufferError`` and changes nothing; delete them (``del a``) and call again. Once it is over,
-    every use of the lease raises ``ValueError``. So no array ever shows memory that has been reused.
+    every use of the lease raises ``ValueError``. So no array ever refers to memory that has been reused.
 
     Attributes
     ----------

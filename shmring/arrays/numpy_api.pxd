@@ -1,4 +1,4 @@
-# What is used of NumPy's C API. NumPy's own .pxd adds twelve types and fifty functions to each module that uses it.
+# The part of NumPy's C API that shmring uses. NumPy's own .pxd adds twelve types and fifty functions to each module.
 # A module calls `import_array` before anything else.
 
 from cpython.ref cimport Py_INCREF

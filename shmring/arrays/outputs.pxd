@@ -4,8 +4,6 @@ from shmring.arrays.array_view cimport array_t
 
 cdef object empty_like_array(object x, tuple shape)
 cdef tuple shape_of(object x)
-cdef str OVERLAP      # the text of its error
-cdef int check_overlap(array_t *inner, array_t *outer, size_t place) except -1
 
 
 cdef inline bint overlaps(array_t *inner, array_t *outer, size_t place) noexcept nogil:

@@ -7,7 +7,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport int64_t
 
 from shmring.arrays cimport numpy_api as cnp
-from shmring.arrays.array_view cimport BFLOAT16, NDIM_MAX, array_t, code_of_tensor, descr_of, empty_ndarray
+from shmring.arrays.array_view cimport BFLOAT16, NDIM_MAX, code_of_tensor, descr_of, empty_ndarray
 from shmring.arrays.dlpack cimport DLTensor, Exporter, borrow_tensor, exporter_of, new_tensor
 
 from shmring.arrays.refusals import name_of, not_an_array
@@ -76,15 +76,3 @@ cdef tuple shape_of(object x):
         raise not_an_array(x)
     _owner = borrow_tensor(x, exporter, &tensor, False)     # tensor.shape points into it
     return tuple([tensor.shape[d] for d in range(tensor.ndim)])
-
-
-OVERLAP = ("x and out overlap, but not in place: pass as one of them exactly the part of the other where the call has "
-           "it in place (the same array where both are of one size), or arrays that do not overlap")
-
-
-cdef int check_overlap(array_t *inner, array_t *outer, size_t place) except -1:
-    """Raise if the input and the output of a call overlap, unless ``inner`` is ``place`` bytes into ``outer``:
-    a call would read what it has already overwritten."""
-    if overlaps(inner, outer, place):
-        raise ValueError(OVERLAP)
-    return 0

@@ -1,4 +1,4 @@
-"""The errors about arguments that are no usable arrays; each names the type, dtype and shape that it found."""
+"""The errors of arguments that are no usable arrays; each names the type, dtype and shape of the argument."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every room needs from C and from the interpreter."""
+"""The base of all rooms: C memory, timeouts, futures, the learner, forks and exits."""

@@ -1,4 +1,4 @@
-# What is under way and will be over: the base of requests and asynchronous work.
+# Futures: the base of requests and of asynchronous work.
 
 cdef class Future:
     cpdef _settle(self, timeout)

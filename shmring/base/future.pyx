@@ -1,4 +1,4 @@
-"""What is under way and will be over: the base of requests and asynchronous work."""
+"""Futures: the base of requests and of asynchronous work."""
 
 import copy
 
@@ -25,13 +25,12 @@ cdef class Future:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait; None: no limit. What is under way has a timeout of its own.
+            Seconds to wait; None: no limit. The call itself has a timeout of its own.
 
         Returns
         -------
         object
-            What the call returns that does not return before it is done: of a receive the `Message`, of a collective
-            the array, of a send None.
+            The result of the call that blocks: of a receive the `Message`, of a collective the array, of a send None.
 
         Raises
         ------
@@ -42,7 +41,7 @@ cdef class Future:
         RuntimeError
             Called from a callback that this work is queued behind: the wait could never end.
         Exception
-            What that call would raise, a new copy each time. A message that does not fit can still be received.
+            The error of the call that blocks, a new copy each time. A message that does not fit can still be received.
         """
         error = self._settle(timeout)
         if error is not None:
@@ -50,7 +49,7 @@ cdef class Future:
         return self._value()
 
     def result(self, timeout=None):
-        """The same as `wait`, by the name that futures have for it.
+        """As `wait`, under the name that futures have for it.
 
         Parameters
         ----------
@@ -69,12 +68,12 @@ cdef class Future:
         Parameters
         ----------
         timeout : float, optional
-            As in `wait`. The errors of waiting are possible here, too.
+            As in `wait`. This call may raise the errors of waiting, too.
 
         Returns
         -------
         Exception or None
-            What `wait` would raise; None if it succeeded.
+            The error that `wait` would raise; None if the call succeeded.
         """
         return self._settle(timeout)
 

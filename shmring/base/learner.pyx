@@ -264,12 +264,12 @@ cdef dict tried_us(learner_t *l, int dimension, tuple names):
 
 
 cdef class Learner:
-    """A learner of one call, for code that makes its calls from Python: one rank decides, the others follow its words.
+    """A learner of one call, for Python, such as tests: one rank decides, the others follow its words.
 
     Parameters
     ----------
     nvalues : sequence of int
-        How many values each dimension has, at most four: at most five dimensions.
+        The number of values of each dimension, at most four; at most five dimensions.
     guess : sequence of int, optional
         The values to begin with.
     lead : int

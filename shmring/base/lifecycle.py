@@ -1,4 +1,4 @@
-"""What happens to the objects of this process when it forks and when it exits: one registry, one order.
+"""The registry of objects that must act when this process forks or exits, in one order.
 
 Each object has `disown`, called in a forked child, which has inherited the object and must not use it, and
 `leave_at_exit`. Objects of an upper room leave first, since they still need those of the rooms below.
@@ -29,7 +29,7 @@ class Stage(enum.IntEnum):
 
 
 class Tracked(Protocol):
-    """What the registry asks of an object."""
+    """The methods that the registry calls."""
 
     def disown(self) -> None:
         """Note that this process is a forked child and not the object's owner."""
@@ -77,7 +77,7 @@ def leave(last: Stage, first: Stage = Stage.MULTINODE) -> None:
             for thing in tracked(stage):
                 try:
                     thing.leave_at_exit()
-                except BaseException as error:  # the others are to leave all the same
+                except BaseException as error:  # the others leave all the same
                     report_unraisable(error, thing.leave_at_exit)
 
 

@@ -1,3 +1,4 @@
-# What a wait in compiled code calls now and then: in the main thread, handlers of signals, and what `raise_later` left.
+# Waits in compiled code call this at times: in the main thread it runs signal handlers and raises errors of
+# `raise_later`.
 cdef extern from "Python.h":
     int check_signals "Py_MakePendingCalls"() except -1

@@ -58,7 +58,7 @@ cdef int64_t checked_count(object count, int64_t most) except -1:
 
 
 cdef object int_or_none(object count):
-    """A count as an int, or None. Python code may run here: what it can change is to be looked at afterwards."""
+    """A count as an int, or None. Python code may run here: callers check afterwards what it may have changed."""
     return None if count is None else PyNumber_Index(count)
 
 

@@ -18,7 +18,7 @@ def report_unraisable(error, source):
 
 
 def raise_later(error):
-    """Have the main thread raise ``error`` where it would next call a signal handler (`base/signals.pxd`)."""
+    """Make the main thread raise ``error`` where it would next call a signal handler (`base/signals.pxd`)."""
     Py_INCREF(error)
     if Py_AddPendingCall(&raise_owned, <void *> error):      # too many calls are pending
         Py_DECREF(error)

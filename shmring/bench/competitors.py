@@ -1,7 +1,7 @@
 """The competitors: which implementations the given interpreters have, and how each is launched.
 
 Every competitor gets the settings that its manual recommends for the ranks of one machine, and no advantage over the
-others. ``docs/benchmarks.md`` lists the settings.
+others. ``docs/maintainers/benchmark-method.md`` lists the settings.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Competitor:
     name: str
     title: str
     python: str
-    launch: Callable[[Competitor, RankLayout, list[str], Path], Commands]
+    launch: Callable[[Competitor, RankLayout, str], Commands]
     task: Mapping[str, Any] = field(default_factory=dict)
     has_own_threads: bool = False
     """Whether it communicates in threads of its own, which would compete with the caller on one processor."""
@@ -86,7 +86,7 @@ class Competitor:
         if self.python == sys.executable:  # shmring may be run from its source folder instead of being installed
             path = [str(Path(shmring.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
             common["PYTHONPATH"] = os.pathsep.join(path)
-        for command, variables in self.launch(self, layout, [address], folder):
+        for command, variables in self.launch(self, layout, address):
             yield command, {**common, **variables}
 
     def task_of(self, layout: RankLayout, rank: int, folder: Path) -> dict[str, Any]:
@@ -213,22 +213,22 @@ def _probe(python: str, deepspeed_source: str) -> dict:
 # ---- launchers ---------------------------------------------------------------------------------------------------
 
 
-def _by_hand(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
+def _by_hand(one: Competitor, layout: RankLayout, address: str) -> Commands:
     """One process for each rank, with the variables of torchrun but without its agent, which never sleeps."""
     common = {
-        "MASTER_ADDR": address[0],  # not connected to; DeepSpeed derives the names of its segments from it
+        "MASTER_ADDR": address,  # not connected to; DeepSpeed derives the names of its segments from it
         "MASTER_PORT": "0",
         "LOCAL_SIZE": str(layout.size),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     for rank in range(layout.size):
-        variables = {**common, **rank_variables(rank, layout.size, address[0])}
-        yield [one.python, str(WORKER), "rank", *address], variables
+        variables = {**common, **rank_variables(rank, layout.size, address)}
+        yield [one.python, str(WORKER), "rank", address], variables
 
 
-def _by_fork(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
+def _by_fork(one: Competitor, layout: RankLayout, address: str) -> Commands:
     """One process, which connects the ranks and then forks all but the first."""
-    yield [one.python, str(WORKER), "fork", *address, json.dumps({"size": layout.size, **one.task})], {}
+    yield [one.python, str(WORKER), "fork", address, json.dumps({"size": layout.size, **one.task})], {}
 
 
 _MPI = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "intelmpi"}
@@ -249,11 +249,11 @@ _MPI_CROWDED = {
 }
 
 
-def _by_mpiexec(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
+def _by_mpiexec(one: Competitor, layout: RankLayout, address: str) -> Commands:
     flavour = one.name.partition("@")[0]
     beside = Path(one.python).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec"
     options, variables = _MPI_OPTIONS[flavour]
     crowded = _MPI_CROWDED[flavour] if layout.crowded else {}
-    command = [mpiexec, *options, "-n", str(layout.size), one.python, str(WORKER), "rank", *address]
+    command = [mpiexec, *options, "-n", str(layout.size), one.python, str(WORKER), "rank", address]
     yield command, {**variables, **crowded}

@@ -102,7 +102,7 @@ def summary(us: Sequence[float]) -> dict[str, float]:
 
 
 def percentiles(us: Sequence[float]) -> dict[str, float]:
-    """What 50 %, 99 % and 99.9 % of the times are at most, and the longest."""
+    """The percentiles 50, 99 and 99.9 of the times, and the longest."""
     ordered = sorted(us)
     return {name: ordered[min(len(us) - 1, int(share * len(us)))] for name, share in _SHARES.items()}
 

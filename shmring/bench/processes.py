@@ -115,7 +115,7 @@ class CompetitorProcesses:
             raise
 
     def kill_last(self, patience: float) -> list[dict]:
-        """Have the last rank kill itself, and the others call; the answers of these, or what became of them instead.
+        """Make the last rank kill itself, and the others call; return the answers of these, or how they ended.
 
         All ranks have been ended then.
         """

@@ -28,7 +28,7 @@ IDLE_S = 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured, and for how long."""
+    """The measurements of a run, and their length."""
 
     rows: Sequence[tuple[str, int]]
     """The calls, and the bytes of each: a row each."""
@@ -57,7 +57,7 @@ class Result:
     """The version that the competitor reported."""
     statement: str = ""
     seen: str = ""
-    """What the other ranks saw of one that was killed."""
+    """The outcome for the other ranks after one was killed."""
     problem: str = ""
     times: int = 1
     """Statements per slice."""

@@ -1,4 +1,4 @@
-"""The run stored with the package, which ``shmring bench`` prints beside its own, and what a run has left out."""
+"""The run stored with the package, which ``shmring bench`` prints beside its own, and the peers that a run lacks."""
 
 from __future__ import annotations
 

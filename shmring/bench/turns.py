@@ -36,7 +36,7 @@ def warmup_of(times: int) -> int:
 def take_turns(
     slices: Mapping[str, Callable[[], float | None]], is_over: Callable[[int], bool], seed: object = 0
 ) -> dict[str, list[float]]:
-    """Have contenders measure a slice each, cycle after cycle, until ``is_over(number of cycles)``.
+    """Let contenders measure a slice each, cycle after cycle, until ``is_over(number of cycles)``.
 
     Returns
     -------

@@ -43,7 +43,7 @@ def install() -> None:
     def dump(signum: int, frame: FrameType | None) -> None:
         try:
             _write()
-        except Exception as error:  # the job is to go on
+        except Exception as error:  # the job goes on
             report_unraisable(error, dump)
         if callable(before):
             before(signum, frame)

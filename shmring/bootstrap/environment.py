@@ -65,8 +65,8 @@ def discover(
 ) -> Job:
     """Find this process's rank, the number of ranks and their session key.
 
-    Arguments win over the environment. Of several launchers inside one another the one most likely to be innermost
-    wins: ``RANK`` and ``WORLD_SIZE`` (``shmring run``, torchrun, ``env://``) before Open MPI, that before PMI (MPICH,
+    Arguments override the environment. Of several launchers inside one another the one most likely to be innermost is
+    taken: ``RANK`` and ``WORLD_SIZE`` (``shmring run``, torchrun, ``env://``) before Open MPI, that before PMI (MPICH,
     Intel MPI), that before Slurm, which also hosts the others.
 
     ``rank`` and ``size``: both or neither. ``session``: the key, used as it is. ``launching_process``, for tests, takes
@@ -99,7 +99,7 @@ def detected(environ: Mapping[str, str]) -> str | None:
 
 
 def rank_variables(rank: int, size: int, session: str) -> dict[str, str]:
-    """What this project's own launchers set for a rank; `discover` reads it back."""
+    """The variables that this project's own launchers set for a rank; `discover` reads them."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),

@@ -83,7 +83,7 @@ def _renew() -> None:
 
 
 class RankInfo(NamedTuple):
-    """What each rank sends to all: where it may run, the settings that must be equal, and the threads it asks for.
+    """The record that each rank sends to all: where it may run, the settings that must be equal, and its threads.
 
     Attributes
     ----------

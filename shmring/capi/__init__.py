@@ -14,7 +14,7 @@ def get_include() -> str:
     Returns
     -------
     str
-        The same for ``from shmring.capi cimport ...`` in Cython.
+        Cython needs the same folder for ``from shmring.capi cimport ...``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-# What each function of the table begins and ends with (capi/handles.pyx).
+# The beginning and the end of each function of the table (capi/handles.pyx).
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -15,7 +15,7 @@ cdef extern from "Python.h" nogil:
 cdef enum:
     MOST_KNOWN = 256       # as many as the engine keeps
     NPLACES = 512          # a power of two
-    LEAST_TIMEOUT = -2     # what `checked_timeout` returns for one that is none
+    LEAST_TIMEOUT = -2     # the result of `checked_timeout` for an invalid timeout
 
 # A plan that this handle has used, by signature.
 ctypedef struct known_t:
@@ -38,7 +38,7 @@ ctypedef struct comm_t:
     known_t known[NPLACES]         # loaded by the thread with the turn, stored with the GIL, too
 
 
-# Errors: each stores that of this thread, and returns its code.
+# Each stores the error of this thread, and returns its code.
 cdef int fail(int code, const char *name, int rank, const char *text) noexcept nogil
 cdef int fail_with(object error) noexcept
 cdef int refuse(str text) noexcept
@@ -77,7 +77,7 @@ cdef inline int enter(comm_t *h) noexcept nogil:
 
 
 cdef inline int64_t checked_timeout(int64_t timeout_ns, int64_t default_ns) noexcept nogil:
-    """The timeout as the engine has it, or LEAST_TIMEOUT if there is no such timeout."""
+    """The timeout in the engine's form, or LEAST_TIMEOUT if it is invalid."""
     if timeout_ns == SHMRING_DEFAULT_TIMEOUT:
         return default_ns
     return max(timeout_ns, <int64_t> LEAST_TIMEOUT)      # NO_LIMIT is SHMRING_NO_TIMEOUT

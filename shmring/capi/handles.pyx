@@ -1,6 +1,6 @@
-"""What each function of the table begins and ends with: the handle of a communicator, its arguments, the error.
+"""The beginning and the end of each function of the table: the handle of a communicator, its arguments, the error.
 
-The error of each thread is that of its last call that failed. A handle knows the plans that it has used.
+A thread's error is that of its last call that failed. A handle keeps the plans that it has used.
 """
 
 from cpython.object cimport PyObject
@@ -57,7 +57,7 @@ cdef extern from *:
 cdef extern from "Python.h":
     void PyErr_SetInterrupt()
 
-# In this order: some are derived from others.
+# Classes derived from others come first.
 cdef tuple CODES = (
     (ClosedError, SHMRING_ERR_CLOSED),
     (PeerLostError, SHMRING_ERR_PEER_LOST),
@@ -72,8 +72,8 @@ cdef tuple CODES = (
 
 
 cdef int fail(int code, const char *name, int rank, const char *text) noexcept nogil:
-    """Store the error of this thread, which Python raises as a class of that name; return its code. A text that is too
-    long is cut."""
+    """Store the error of this thread, ``name`` being the class of Python's exception; return its code. A text that is
+    too long is cut."""
     cdef size_t nbytes = min(strlen(text), SHMRING_ERROR_NBYTES - 1)
     while nbytes == SHMRING_ERROR_NBYTES - 1 and (text[nbytes] & 0xC0) == 0x80:      # in the middle of a character
         nbytes -= 1
@@ -115,7 +115,7 @@ cdef int refuse(str text) noexcept:
 
 
 cdef int refuse_null(const char *what) noexcept nogil:
-    """The error that NULL was passed for it."""
+    """The error of an argument that is NULL."""
     with gil:
         return refuse(f"NULL is no {what.decode()}")
 
@@ -218,14 +218,14 @@ cdef int let_go(comm_t *h) noexcept:
 # ---- errors of entering ----------------------------------------------------------------------------------------------
 
 cdef int check_handle(comm_t *h) noexcept nogil:
-    """0, or the code of the error: there is none, or a parent process has it."""
+    """0, or the code of the error if the handle is NULL or a parent process's."""
     if h == NULL:
         return refuse_null(b"handle of a communicator")
     return refuse_entry(h) if is_inherited(h) else 0
 
 
 cdef int refuse_entry(comm_t *h) noexcept nogil:
-    """Why a call could not enter. Without the GIL if it is closed: as the process ends there is no interpreter."""
+    """The error of a call that could not enter. Without the GIL if closed: as a process ends it has no interpreter."""
     if is_inherited(h):
         return fail(SHMRING_ERR_CLOSED, b"ClosedError", -1, h.inherited_text)
     if (<Engine> h.engine).is_closed:
@@ -257,7 +257,7 @@ cdef int drain_backlog(comm_t *h) noexcept nogil:
 # ---- plans by signature ----------------------------------------------------------------------------------------------
 
 cdef inline int place_of(comm_t *h, uint64_t signature) noexcept nogil:
-    """Where the plan of that signature is, or the place for it."""
+    """The index of the plan of that signature, or of the free entry for it."""
     cdef int place = <int> (spread(signature) >> 55)
     while h.known[place].signature != 0 and h.known[place].signature != signature:
         place = (place + 1) & (NPLACES - 1)
@@ -270,7 +270,7 @@ cdef PyObject *find_known(comm_t *h, uint64_t signature) noexcept nogil:
 
 
 cdef int remember(comm_t *h, uint64_t signature, Program program) except -1:
-    """Keep a plan. The caller has the turn. Of too many all are dropped: the engine still has the last of them."""
+    """Keep a plan. The caller has the turn. A full handle drops all its plans; the engine keeps the most recent."""
     cdef known_t *place
     if h.nknown >= MOST_KNOWN:
         forget_all(h)

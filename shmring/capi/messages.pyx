@@ -1,10 +1,10 @@
-"""Messages without the GIL: what fits the pair queue, and a message that is awaited alone.
+"""Messages without the GIL: a send that fits the pair queue, and a receive while no request is pending.
 
-What needs a request (a full pair queue, `irecv` of what is not there yet, other requests that are pending) takes the
-GIL in the same turn and is done as in `shmring.p2p.point_to_point`.
+A call that needs a request (a full pair queue, `irecv` of a message that is not there yet, other pending requests)
+takes the GIL in the same turn and continues as in `shmring.p2p.point_to_point`.
 
 Functions of this room without the GIL have no Python variables, those of ``except ... as`` included: Cython would take
-the GIL to clear them at every return. So what needs the GIL is in functions of its own.
+the GIL to clear them at every return. So the parts with the GIL are functions of their own.
 """
 
 from cpython.object cimport PyObject
@@ -27,7 +27,7 @@ from shmring.sync.group cimport READY
 # What a `shmring_request *` points to.
 ctypedef struct pending_t:
     comm_t *comm                   # holds the handle, if there is a request
-    PyObject *request              # holds a reference; NULL: it is over, and `message` is what it has received
+    PyObject *request              # holds a reference; NULL: it is over, and `message` describes the message received
     shmring_message message
 
 
@@ -47,7 +47,7 @@ cdef int check_message(comm_t *h, const void *x, int64_t count, int dtype, int d
                        int64_t *timeout_ns, array_t *a) noexcept nogil:
     """Check the arguments of a message, and resolve its timeout; 0, or the code of the error.
 
-    ``dst``, ``tag``: of what is sent; ``src``, ``out_tag``: of what is received.
+    ``dst``, ``tag``: of the message sent; ``src``, ``out_tag``: of the message received.
     """
     cdef int64_t given_ns = timeout_ns[0]
     if h == NULL:
@@ -127,7 +127,7 @@ cdef int recv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, in
 
 cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int tag, arrival_t *found,
                        wait_t *wait, shmring_message *m) noexcept:
-    """Receive by a request, which goes on with the message that has begun, if any; the send ends as well."""
+    """Receive by a request, which continues the message that has begun, if any; wait for the send, too."""
     visit(p)
     try:
         try:
@@ -183,7 +183,7 @@ cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 cdef int make_pending(shmring_request **made, pending_t **pending) noexcept nogil:
-    """Memory for a request, of which ``made`` will be the handle; 0, or the code of the error."""
+    """Allocate memory for a request, whose handle will be ``made``; 0, or the code of the error."""
     if made == NULL:
         return refuse_null(b"place for a request")
     made[0] = NULL

@@ -1,9 +1,9 @@
 """The table: its functions of communicators, of collectives and of plans, those of `messages`, and its capsule.
 
 Collectives are checked like the methods of a communicator and executed by the same engine, without the GIL: a call
-takes the engine's turn, fills in the same request as the method, and executes it. The GIL is taken to make a plan for a
-signature that this handle has not used yet, for the agreement about shared arrays, for asynchronous work that comes
-first, and for the text of an error.
+takes the engine's turn, fills in the same request as the method, and executes it. It takes the GIL to make a plan for a
+signature that this handle has not used yet, for the agreement about shared arrays, to wait for earlier asynchronous
+work, and for the text of an error.
 """
 
 from cpython.object cimport PyObject
@@ -96,7 +96,7 @@ cdef int comm_split(shmring_comm *comm, int64_t color, int64_t key, shmring_comm
 
 
 cdef int make_group(shmring_comm *comm, bint of_all, int64_t color, int64_t key, shmring_comm **made) noexcept nogil:
-    """A handle of a new communicator of all ranks, or of those with a colour; NULL without one."""
+    """Make a communicator of all ranks, or of those with a colour, and its handle; NULL for a rank without a colour."""
     cdef int code = check_handle(<comm_t *> comm)
     if code == 0 and made == NULL:
         code = refuse_null(b"place for a handle")
@@ -122,7 +122,7 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
     cdef void *out
     cdef int64_t count
     cdef int kind, dtype, code
-    cdef bint receives = True
+    cdef bint receives
     if h == NULL:
         return refuse_null(b"handle of a communicator")
     if call == NULL or call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
@@ -215,8 +215,8 @@ cdef inline int run(comm_t *h, request_t *request, PyObject *program, int64_t ti
 
 
 cdef inline bint needs_agreement(comm_t *h, call_t *c, bint is_eager) noexcept nogil:
-    """Whether shared arrays matter, about which ranks agree in `shmring.shared.zero_copy`, with the GIL: to large
-    calls; and to an all_reduce in place, which may be refused on a shared result."""
+    """Whether the ranks agree about shared arrays first (`shmring.shared.zero_copy`, with the GIL): for large calls,
+    and for an all_reduce in place, which is refused on a shared result."""
     cdef PyObject *sharing = <PyObject *> (<Engine> h.engine).sharing
     if (<Engine> h.engine).sharing is None:
         return False
@@ -248,7 +248,7 @@ cdef int plan_with_gil(comm_t *h, call_t *c, PyObject **program) noexcept nogil:
 
 
 cdef int break_down(comm_t *h) noexcept nogil:
-    """The error of the abort record, which every further call gets."""
+    """Store the error of the abort record, as every further call does; return its code."""
     with gil:
         try:
             (<Engine> h.engine).break_down()
@@ -371,7 +371,7 @@ def table_address():
     Returns
     -------
     int
-        The same in every call; valid until the process ends.
+        Equal in every call; valid until the process ends.
 
     Examples
     --------

@@ -19,7 +19,7 @@ _awaited: set[int] = set()
 
 
 async def when_ready(end: Any, call: Callable[[int], Any], *, is_shared: bool = False) -> Any:
-    """``call(0)`` as soon as it finds something. Nothing is awaited after that, so a cancellation loses nothing."""
+    """Return ``call(0)`` once it does not raise ``queue.Empty``. No wait follows, so a cancellation loses nothing."""
     while True:
         try:
             return call(0)
@@ -36,7 +36,7 @@ async def next_of(end: Any) -> Any:
 
 
 async def put(target: Any, item: Any) -> None:
-    """Put an item into a queue, in a thread if that must wait. Each attempt may take longer: a long item goes in
+    """Put an item into a queue, in a thread if that must wait. Each attempt may take twice as long: a long item goes in
     pieces."""
     try:
         return target.put(item, False)
@@ -61,15 +61,15 @@ async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:
 
 
 async def readable(end: Any, *, is_shared: bool = False) -> None:
-    """Wait until the descriptor of an end is readable, or the end is closed; a shared one, a queue's, is for any number
-    of tasks."""
+    """Wait until the descriptor of an end is readable, or the end is closed. Any number of tasks may wait for a shared
+    one, a queue's."""
     import asyncio  # here, because programs without an event loop should not pay for the import
 
     loop = asyncio.get_running_loop()
     if id(end) in _awaited:
         raise RuntimeError("another task waits at this end: an end is for one task at a time")
-    # A duplicate: it stays what it is when the end closes its own, which the end has made readable before; and the loop
-    # has one reader for each number.
+    # A duplicate stays open when the end closes its own, which it makes readable before; and the loop has one reader
+    # for each number.
     descriptor = os.dup(end.fileno())
     ready = loop.create_future()
     if not is_shared:

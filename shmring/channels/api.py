@@ -23,23 +23,23 @@ def channel(
     when_full: str = "wait",
     allow_pickle: bool | None = None,
 ) -> tuple[Any, Any]:
-    """Make a channel: what is sent into one end is received at the other, in order, once.
+    """Make a channel: the receiving end gets the messages of the sending end, in order, each once.
 
     Parameters
     ----------
     capacity_nbytes : int, default 1 MiB
         Size of the ring in bytes; at least 64, rounded up to a power of two (of records, if there is a dtype). Messages
-        of any size can be sent; a message that must lie in it in one piece can take at most half of it.
+        of any size can be sent; a message that must lie in the ring in one piece can take at most half of it.
     dtype : dtype, optional
-        Makes it a channel of records of this dtype, which have no headers and move as arrays. None: messages, each
-        bytes, an array, or an object.
+        Makes it a channel of records of this dtype, which have no headers and move as arrays. None: a channel of
+        messages, each bytes, an array, or an object.
     when_full : {"wait", "drop_newest", "drop_oldest"}
-        What sending does when there is no room: wait for it; drop the new message; or drop the oldest that are not
-        being read. Both ends count what was dropped.
+        A send that finds no room waits for it; drops the new message; or drops the oldest messages that are not being
+        read. Both ends count dropped messages.
     allow_pickle : bool, optional
-        Whether it carries Python objects; unpickling runs code that the sender chose. By default the setting of the
-        same name (``SHMRING_ALLOW_PICKLE``), which is True. In a process that gets an end from another one, its own
-        setting must allow it, too.
+        Whether the channel carries Python objects; unpickling runs code that the sender chose. By default the setting
+        of the same name (``SHMRING_ALLOW_PICKLE``), which is True. In a process that gets an end from another one, its
+        own setting must allow it, too.
 
     Returns
     -------
@@ -79,11 +79,11 @@ def open_channel(
     name : str
         Any text; only processes of the same user find each other by it.
     role : {"sender", "receiver"}
-        Which end; it is taken at once.
+        The end to open; it is taken at once.
     capacity_nbytes, dtype, when_full, allow_pickle
         As in `channel`. The process that opens first decides about ``capacity_nbytes``; ``dtype`` and ``when_full``
-        must be the same for both. An end with ``allow_pickle=False`` neither sends objects nor unpickles them,
-        whatever the other end was opened with; with True it does if the end that was opened first allowed it, too.
+        must be the same for both. An end with ``allow_pickle=False`` neither sends objects nor unpickles them; an end
+        with True does if the end that was opened first allows it, too.
 
     Returns
     -------
@@ -93,8 +93,8 @@ def open_channel(
     Raises
     ------
     RoleTakenError
-        A living process has that end; ``pid`` names it. Once it has closed it, or died, it can be opened again, and
-        what was sent and not received is still there.
+        A living process has that end; ``pid`` is its id. Once that process has closed the end, or died, the end can be
+        opened again, and messages that were sent and not received are still there.
     SegmentError
         The segment of that name does not belong to this user, or is not a channel like this one.
     TypeError, ValueError, OutOfSharedMemoryError
@@ -102,8 +102,9 @@ def open_channel(
 
     Notes
     -----
-    Does not wait for the other end. The name exists as long as one end is open; the last to close unlinks it. If both
-    are killed a stale name is left: the next to open it replaces it, and ``shmring info --clean`` removes it.
+    Does not wait for the other end. The name exists as long as one end is open; the last close unlinks it. If the
+    processes of both ends are killed, a stale name is left: the next call with that name replaces it, and ``shmring
+    info --clean`` removes it.
     """
     if role not in ("sender", "receiver"):
         raise ValueError(f"role={role!r}: must be 'sender' or 'receiver'")
@@ -131,9 +132,9 @@ def fan_in(
     Parameters
     ----------
     nsenders : int
-        How many, 1 to 1024.
+        The number of senders, 1 to 1024.
     capacity_nbytes : int, default 1 MiB
-        Of each of the rings, as in `channel`.
+        Size of each ring, as in `channel`.
     dtype, when_full, allow_pickle
         As in `channel`.
 
@@ -167,28 +168,29 @@ def broadcast_channel(
     Parameters
     ----------
     nreceivers : int
-        How many, 1 to 1024.
+        The number of receivers, 1 to 1024.
     capacity_nbytes : int, default 1 MiB
-        As in `channel`; in all, however many receive.
+        As in `channel`; one ring serves all receivers.
     dtype : dtype, optional
         As in `channel`.
     when_slow : {"wait", "drop_oldest", "disconnect"}
-        What happens when there is no room because a receiver has not read its messages: the sender waits for it; that
-        receiver misses the oldest messages that it is not reading; or it is disconnected, and gets `DisconnectedError`.
-        The second and the third are counted, and do not affect the other receivers.
+        If there is no room because a receiver has not read its messages, the sender waits for it; that receiver misses
+        the oldest messages that it is not reading; or it is disconnected, and gets `DisconnectedError`. The second and
+        the third are counted, and do not affect the other receivers.
     allow_pickle : bool, optional
         As in `channel`.
 
     Returns
     -------
     Sender, list of Receiver
-        With a dtype, RecordSender and list of RecordReceiver. `Sender.send` returns to how many receivers a
-        message goes, `Sender.receivers` the state of each. Each end belongs to the process that first uses it.
+        With a dtype, RecordSender and list of RecordReceiver. `Sender.send` returns the number of receivers that get a
+        message, `Sender.receivers` the state of each. Each end belongs to the process that first uses it.
 
     Notes
     -----
-    Raises as `channel`. A receiver also gets what was sent before it was taken, so until then the sender may have to
-    wait for it. A receiver that closes or dies is left behind at once. The memory has no name. Any thread may call.
+    Raises as `channel`. A receiver also gets messages that were sent before it was taken, so until then the sender may
+    have to wait for it. A sender does not wait for a receiver that has closed or died. The memory has no name. Any
+    thread may call.
     """
     kind = _dtype(dtype)
     members = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, allows_pickle(allow_pickle))

@@ -1,6 +1,6 @@
 """The receiver of a fan-in: one ring from each sender, one wait for all of them.
 
-It chooses: `next_ready` gives the `Receiver` that has the turn, and all else is that one's.
+It only chooses: `next_ready` returns the `Receiver` that has the turn, which makes all other calls.
 """
 
 cimport cython
@@ -15,8 +15,7 @@ from shmring.channels.ring_ends cimport RingReceiver, require_unused
 from shmring.ring.blocking cimport LATE, awaited_t, wait_t
 from shmring.ring.end cimport await_rings
 from shmring.ring.eventfd cimport Notifier
-from shmring.ring.overwrite cimport position_of
-from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
+from shmring.ring.spsc cimport END_CLOSED, END_LOST, position_of, ring_end_state
 from shmring.sync.backoff cimport deadline_of, left_until
 
 from shmring.channels.aio import next_of, when_ready
@@ -31,9 +30,9 @@ from shmring.errors import ClosedError, EndOfStreamError, PeerLostError
 cdef class FanInReceiver:
     """The receiving end of a fan-in; made by `shmring.fan_in`.
 
-    Takes from its senders in turn: after a message from one, every other that has something comes before that one comes
-    again. The messages of one sender keep their order; between senders there is none. Belongs to the process that
-    uses it first, and to one thread at a time.
+    Takes from its senders in turn: after a message of one sender, each other sender with a message comes before that
+    sender comes again. The messages of one sender keep their order; between senders there is none. Belongs to the
+    process that uses it first, and to one thread at a time.
 
     Attributes
     ----------
@@ -129,7 +128,7 @@ cdef class FanInReceiver:
     # ---- turns ----
 
     cdef RingReceiver choose(self, int64_t timeout_ns, int64_t deadline_ns):
-        """The first in turn that has something to receive; None if none has. Raises for a sender that is lost."""
+        """The first receiver in turn that has a message; None if none has. Raises for a sender that is lost."""
         cdef int i, j, state
         cdef RingReceiver receiver
         for j in range(self.count):
@@ -137,7 +136,7 @@ cdef class FanInReceiver:
             receiver = self.receivers[i]
             if self.over[i]:
                 continue
-            state = ring_end_state(receiver.watch.other)   # first: what it sent before it left is not lost
+            state = ring_end_state(receiver.watch.other)   # first: messages sent before it left are not lost
             if not receiver.has_next(deadline_ns):
                 if (state != END_CLOSED and state != END_LOST) or receiver.has_pieces():
                     continue
@@ -164,7 +163,7 @@ cdef class FanInReceiver:
         return error
 
     cdef RingReceiver await_ready(self, int64_t timeout_ns, int64_t deadline_ns):
-        """As `choose`, with a look at signals while it waits. None: the timeout has run out."""
+        """As `choose`, but waits, and handles signals. None: the timeout has run out."""
         cdef int64_t left_ns
         cdef RingReceiver found
         self.prepare()
@@ -180,7 +179,7 @@ cdef class FanInReceiver:
 
     @cython.critical_section
     def next_ready(self, timeout=None):
-        """The receiver that has the turn: it has a message, all of it, and its calls need not wait.
+        """Wait for the receiver that has the turn: it has a whole message, so its calls need not wait.
 
         Parameters
         ----------
@@ -196,14 +195,14 @@ cdef class FanInReceiver:
         Raises
         ------
         queue.Empty
-            Nothing has come in time.
+            No message came in time.
         PeerLostError
-            A sender has died, or left without closing, and all that it had sent was received; ``rank`` is its number.
-            Reported once for each; the others go on, and so may the caller.
+            A sender has died, or left without closing, and all its messages were received; ``rank`` is its number.
+            Reported once for each sender; the channel stays usable with the others.
         EndOfStreamError
             All senders are closed or dead, and all their messages were received.
         ValueError
-            What was peeked at the last one is still leased.
+            A lease of the last `peek` is open.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout)
         found = self.await_ready(timeout_ns, deadline_of(timeout_ns))
@@ -214,7 +213,7 @@ cdef class FanInReceiver:
     # ---- waiting ----
 
     cdef int fill_in_ways(self, int64_t timeout_ns) except -1:
-        """What is waited for: the next slot of each ring that is not over."""
+        """Fill in the counters to wait for: the next slot of each ring that is not over."""
         cdef RingReceiver receiver
         cdef awaited_t *a
         self.ways.n = 0
@@ -230,13 +229,13 @@ cdef class FanInReceiver:
         return 0
 
     cdef int wait(self, int64_t timeout_ns) except -1:
-        """LATE if time is over; else some ring is worth a look."""
+        """LATE after the timeout; else a ring may have a message, or its sender is gone."""
         self.fill_in_ways(timeout_ns)
         return await_rings(self, &self.ways, timeout_ns, self.notifier, &self.is_busy)
 
     @cython.critical_section
     def fileno(self):
-        """A descriptor for event loops, readable when there may be something to receive: see `Receiver.fileno`."""
+        """A descriptor for event loops, readable when there may be a message to receive: see `Receiver.fileno`."""
         self.prepare()
         if self.notifier is None:
             self.notifier = Notifier(self.count, self.rings[0].mapping)
@@ -246,7 +245,7 @@ cdef class FanInReceiver:
 
     @cython.critical_section
     def recv(self, timeout=None):
-        """Receive the next message of the sender that has the turn: `recv` of `next_ready`. Raises as both.
+        """Receive the next message of the sender that has the turn. Raises as `next_ready` and `Receiver.recv`.
 
         Parameters
         ----------
@@ -256,7 +255,7 @@ cdef class FanInReceiver:
         Returns
         -------
         bytes, numpy.ndarray, object or record
-            As of `Receiver.recv`, or `RecordReceiver.recv`; `last_sender` is the number of its sender.
+            As `Receiver.recv`, or `RecordReceiver.recv`, returns; `last_sender` is the number of its sender.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         while True:
@@ -286,7 +285,7 @@ cdef class FanInReceiver:
         Parameters
         ----------
         default : object
-            What to return if there is none.
+            The result if there is no message.
         """
         try:
             return self.recv(0)
@@ -299,7 +298,7 @@ cdef class FanInReceiver:
 
     @cython.critical_section
     def poll(self, timeout=0):
-        """Whether `recv` would not have to wait: see `Receiver.poll`.
+        """Whether `recv` would return or raise without waiting: see `Receiver.poll`.
 
         Parameters
         ----------

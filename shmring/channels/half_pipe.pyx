@@ -1,7 +1,7 @@
 """One direction of a pipe between processes: a queue, and a socket that marks which processes have its ends.
 
 The items go through the ring of the queue. The socket is one of a pair, whose kernel object counts the processes at
-each end, however they go: so a wait at either end returns when no process is left at the other. A byte in it is the
+each end, however they end: so a wait at either end returns when no process is left at the other. A byte in it is the
 signal of the queue, which makes the descriptor of the receiving end readable.
 """
 
@@ -40,7 +40,7 @@ def create_half(int capacity_nbytes):
 def open_half(memory, int descriptor):
     """One direction of a pipe, for the process that has ``descriptor``, an end of its socket pair.
 
-    The descriptor stays the caller's, which closes it first and this then. `SegmentError` if the memory is none.
+    The caller keeps the descriptor, and closes it before this. `SegmentError` if ``memory`` is not a pipe's.
     """
     cdef HalfPipe half
     if not isinstance(memory, QueueMemory):
@@ -58,7 +58,7 @@ cdef class HalfPipe(Queue):
 
     @property
     def channel(self):
-        """Its memory, which pickles to other processes; the descriptor goes on another way."""
+        """Its memory, which can be pickled for other processes; the caller passes the descriptor on."""
         return self.memory
 
     cdef int make_ends(self) except -1:
@@ -74,9 +74,9 @@ cdef class HalfPipe(Queue):
     # ---- sending ----
 
     def send(self, content, timeout=None):
-        """Send bytes, a buffer of bytes, or what `objects.codec.dump` made.
+        """Send bytes, a buffer of bytes, or a `Dumped`.
 
-        Raises ``queue.Full`` when time is over, ``BrokenPipeError`` when no process is left that could receive.
+        Raises ``queue.Full`` after the timeout, ``BrokenPipeError`` when no process is left that could receive.
         """
         try:
             self.put_content(content, timeout_to_ns(timeout))
@@ -105,9 +105,9 @@ cdef class HalfPipe(Queue):
     # ---- receiving ----
 
     def recv(self, timeout=None):
-        """Receive what `send` has sent, as bytes or as a `Dumped` of views.
+        """Receive the next item of `send`, as bytes or as a `Dumped` of views.
 
-        Raises ``queue.Empty`` when time is over, ``EOFError`` when no process is left that could send.
+        Raises ``queue.Empty`` after the timeout, ``EOFError`` when no process is left that could send.
         """
         try:
             item = self.get_content(timeout_to_ns(timeout))
@@ -122,7 +122,7 @@ cdef class HalfPipe(Queue):
     # ---- leaving ----
 
     def close(self):
-        """Leave, after the descriptor was closed: wake processes that wait at the other end."""
+        """Wake processes that wait at the other end; the caller has closed the descriptor."""
         if self.is_closed or self.q == NULL:
             return
         self.is_closed = True

@@ -1,4 +1,4 @@
-"""Inspection of the channels that this user's processes have open: which end waits, how full, how fast.
+"""Inspection of the channels that this user's processes have open: waiting ends, fill, rates.
 
 A channel need not have a name. But every process that has an end of one keeps a descriptor of its memory; descriptors
 are listed in /proc and can be opened from there.
@@ -28,18 +28,18 @@ class ChannelLook(NamedTuple):
     """State of a channel, and its rates over an interval."""
 
     name: str
-    """Of its segment; the channel itself may have none."""
+    """The name of its segment; the channel itself may have none."""
     is_named: bool
     ring: RingLook
     messages_per_s: float
     nbytes_per_s: float
-    """Of the ring, headers included."""
+    """Bytes written into the ring, headers included."""
     holders: tuple[int | None, int | None] = (None, None)
-    """Of a queue: the processes that have the locks for sending and for receiving, now."""
+    """For a queue: the processes that hold its locks for sending and for receiving."""
 
     @property
     def waiting(self) -> str:
-        """Which end sleeps, and what it waits for; empty if none does."""
+        """The end that sleeps, and what it waits for; empty if none sleeps."""
         sender, receiver = self.ring.producer, self.ring.consumer
         if receiver.asleep and receiver.state == "here":
             return f"receiver {receiver.pid} waits for sender {_holder(sender.pid, sender.state)} to send"
@@ -79,12 +79,12 @@ def list_channels(interval: float = 0.0) -> list[ChannelLook]:
 
 Holders = tuple[int | None, int | None]
 
-# The rings that were found: file and index of each -> its name, whether that stands, its state, and its holders.
+# The rings that were found: file and index of each -> its name, whether the file has that name, its state, its holders.
 RingLooks = dict[tuple[tuple[int, int], int], tuple[str, bool, RingLook, Holders]]
 
 
 def with_rates(before: RingLooks, now: RingLooks, elapsed: float) -> list[ChannelLook]:
-    """What is open now, with the rates since an earlier look; 0 for a ring that was not there then."""
+    """The rings that are open now, with their rates since an earlier look; 0 for a ring that is new."""
     looks = []
     for key, (name, is_named, ring, holders) in now.items():
         then = before[key][2] if key in before else ring
@@ -96,7 +96,7 @@ def with_rates(before: RingLooks, now: RingLooks, elapsed: float) -> list[Channe
 
 
 def look_at_rings(files: Iterable[OpenFile] | None = None) -> RingLooks:
-    """Each ring of each channel among these files; by default, all that processes of this user have open."""
+    """Each ring of each channel among these files; by default, all files that processes of this user have open."""
     found: RingLooks = {}
     seen = set()
     for file in open_files() if files is None else files:
@@ -131,7 +131,7 @@ def _rings(file: OpenFile) -> list[tuple[str, bool, RingLook, Holders]]:
 
 
 def _holders(file: OpenFile, queue_offset: int) -> Holders:
-    """The processes that have the locks of a queue, if it is one."""
+    """The processes that hold the locks of a queue; None and None for another channel."""
     if not 0 < queue_offset < 1 << 62:
         return None, None
     sending, receiving = lock_holders(file.read((queue_offset, QUEUE_NBYTES))[0])
@@ -139,7 +139,7 @@ def _holders(file: OpenFile, queue_offset: int) -> Holders:
 
 
 def _process_of(thread: int, file: OpenFile) -> int | None:
-    """The process of a thread that has a lock in this file; None for 0, and for one that cannot be seen from here."""
+    """The process of a thread that holds a lock in this file; None for 0, and for a thread not visible from here."""
     with suppress(OSError, ValueError, StopIteration):
         with open(f"/proc/{thread}/status") as status:
             pid = int(next(line for line in status if line.startswith("Tgid:")).split()[1])

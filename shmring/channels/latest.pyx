@@ -1,10 +1,9 @@
-"""The latest value: a channel of one slot, whose readers get the newest value and take nothing away.
+"""The latest value: a channel of one slot, whose readers copy the newest value, which stays.
 
-Versions of the value lie in a few slots by turns, so a writer does not wait for readers, which take no role and of
-which a writer knows nothing. A reader copies the newest version, and looks whether its slot still holds that version: a
-seqlock, of which a reader repeats its copy only if several values were written meanwhile. Writers exclude each other by
-a robust lock, held for one write: if its holder dies, the value that it had not completed is of no version, and the
-last whole one stays.
+Versions of the value lie in a few slots in turn, so a writer does not wait for readers, which take no role and are
+unknown to it. A reader copies the newest version, and tests whether its slot still holds that version: a seqlock, in
+which a reader repeats its copy only if several values were written meanwhile. Writers exclude each other by a robust
+lock, held for one write: if its holder dies, the incomplete value has no version, and the last complete one stays.
 
 [header page][shmring_latest][slot 0][slot 1]...
 """
@@ -44,7 +43,7 @@ cnp.import_array()
 cdef enum:
     ALIGNMENT = 128
     META_NBYTES = 256              # beside the bytes of a value: its shape, and a dtype that has no code
-    LONGEST_SLEEP_NS = 20000000    # of a reader: several may sleep, and the waiter word is one
+    LONGEST_SLEEP_NS = 20000000    # of a reader: several may sleep, with one waiter word
 
 cdef object UINT8 = np.dtype(np.uint8)
 
@@ -82,7 +81,7 @@ cdef object nbytes_of(object room):
 
 
 def create(name, capacity_nbytes, dtype):
-    """A fresh segment, not shared yet; without a name if that is None."""
+    """A fresh segment, not shared yet; unnamed if ``name`` is None."""
     cdef Mapping mapping
     cdef shmring_latest *latest
     plan = checked_ring(capacity_nbytes, dtype, "wait", False)
@@ -122,7 +121,7 @@ cdef inline uint64_t newest_of(const shmring_latest *latest) noexcept nogil:
     return load_acquire_u64(&latest.newest)
 
 
-# Copy the bytes of a version that was the newest. False: it was overwritten meanwhile, and the copy is worth nothing.
+# Copy the bytes of a version that was the newest. False: it was overwritten meanwhile, and the copy is invalid.
 cdef bint take_value(const shmring_latest_slot *slot, uint64_t version, void *to, uint64_t nbytes) noexcept nogil:
     memcpy(to, slot + 1, nbytes)
     return is_still(slot, version)
@@ -166,7 +165,7 @@ cdef uint64_t version_of(object number) except? 0:
 @cython.final
 @cython.no_gc
 cdef class Latest:
-    """The latest value of something: any process may write it, any number may read the newest, and none takes it away.
+    """The latest value: any process may write it, any number may read the newest, and reading leaves it in place.
 
     Parameters
     ----------
@@ -191,9 +190,9 @@ cdef class Latest:
 
     Notes
     -----
-    Writers do not wait for readers, nor readers for writers. Processes and threads come and go without any of the
-    others noticing; a writer that dies, also in the middle of a write, leaves the last whole value. A name exists as
-    long as one object that was made with it is open; then the value is gone, too.
+    Writers do not wait for readers, nor readers for writers. Processes and threads may begin and end at any time; a
+    writer that dies, also in the middle of a write, leaves the last complete value. A name exists as long as one object
+    that was made with it is open; then the value is gone, too.
     """
 
     cdef object memory
@@ -244,7 +243,7 @@ cdef class Latest:
 
         Parameters
         ----------
-        value : bytes, buffer of bytes, array; or with a dtype what NumPy converts to it
+        value : bytes, buffer of bytes, array; or with a dtype a value that NumPy converts to it
             It may be changed after the call.
         timeout : float, optional
             Seconds to wait while another writer is at work; None for ever, 0 not at all.
@@ -257,11 +256,11 @@ cdef class Latest:
         Raises
         ------
         TypeError, ValueError
-            No such value, or longer than ``capacity_nbytes``. Nothing was written.
+            Not a value of this kind, or longer than ``capacity_nbytes``. Nothing was written.
         queue.Full
             Another writer was at work all the time. Nothing was written.
         ClosedError
-            It was closed here.
+            This object was closed.
         """
         cdef message_t m
         cdef uint64_t version
@@ -302,7 +301,7 @@ cdef class Latest:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait while there is none; None for ever, 0 not at all.
+            Seconds to wait for a value; None for ever, 0 not at all.
         after : int, default 0
             A version: wait until there is a newer one.
 
@@ -316,11 +315,11 @@ cdef class Latest:
         queue.Empty
             No value was there in time.
         ValueError
-            `after` is negative or too large.
+            ``after`` is negative or too large.
         SegmentError
-            What another process wrote is no value.
+            The memory holds no valid value.
         ClosedError
-            It was closed here.
+            This object was closed.
         """
         return self.read_version(timeout, after=after)[0]
 
@@ -354,7 +353,7 @@ cdef class Latest:
             check_signals()
 
     cdef object take(self, uint64_t version):
-        """The value of that version; None if it is being overwritten, or was."""
+        """The value of that version; None if it is, or was, overwritten."""
         cdef shmring_latest_slot *slot = self.slot(version)
         cdef frame_t f
         cdef void *to
@@ -408,11 +407,11 @@ cdef class Latest:
 
     @property
     def closed(self):
-        """Whether it was closed here."""
+        """Whether this object was closed."""
         return self.is_closed or self.latest == NULL
 
     def close(self):
-        """Close it here; others go on. The last to close a named one removes its name. Idempotent."""
+        """Close this object; others stay open. The last close of a named value removes its name. Idempotent."""
         if not self.is_closed and self.latest != NULL:
             self.is_closed = True
             self.memory.leave()
@@ -436,7 +435,7 @@ cdef class Latest:
 
 
 def _arrived(memory):
-    """That of another process."""
+    """The object that another process has passed on."""
     cdef Latest arrived = Latest.__new__(Latest)
     if not isinstance(memory, LatestMemory):
         raise SegmentError(f"this is no memory of a latest value: {memory!r}")

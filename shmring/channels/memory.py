@@ -1,8 +1,8 @@
 """The memory of a channel, and how processes get it: by a descriptor, or by name.
 
 The file of an unnamed channel never has a name: other processes get its descriptor, through a fork or in a
-pickle that multiprocessing transfers. So nothing is left of it, whichever process dies. A named channel is
-found by its name, which exists as long as one end is open, so that the other can be opened again.
+pickle that multiprocessing transfers. So the kernel frees it, whichever processes die. A named channel is found by its
+name, which exists as long as one end is open, so that the other can be opened again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from shmring.memory.unnamed import create_unnamed as create_unnamed_segment
 from shmring.placement.cpus import processor_quota
 from shmring.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES, format_ring
 
-# What a sender does when there is no room: in a channel, and in a broadcast because a receiver is slow. Their positions
-# are in the header of the segment, and in channels/ring_ends.pxd.
+# What a sender does when there is no room: in a channel, and in a broadcast with a slow receiver. The header of the
+# segment has their positions, as has channels/ring_ends.pxd.
 POLICIES = ("wait", "drop_newest", "drop_oldest", "disconnect")
 WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
 WHEN_SLOW = ("wait", "drop_oldest", "disconnect")
@@ -40,7 +40,7 @@ WHEN_SLOW = ("wait", "drop_oldest", "disconnect")
 _TEXT_OFFSET = 1024
 _TEXT_NBYTES = HEADER_NBYTES - _TEXT_OFFSET
 
-# Before it, in the segment of an unnamed channel, what inspection calls it: as long as a name, ended by a zero.
+# Before it, in the segment of an unnamed channel, its label for inspection: as long as a name, ended by a zero.
 LABEL_OFFSET, LABEL_NBYTES = 768, 256
 
 _WORD_NBYTES = 8
@@ -59,11 +59,11 @@ class ChannelMemory:
     ----------
     mapping : Mapping
     ring_offset : int
-        Where in it the ring begins.
+        The ring's offset in the mapping.
     key : str or None
-        The name it was opened by.
+        The name that it was opened by.
     dtype : numpy.dtype or None
-        Of its records; None: messages of any kind.
+        The dtype of its records; None: messages of any kind.
     when_full : str
         One of `POLICIES`.
     allow_pickle : bool
@@ -103,8 +103,8 @@ class ChannelMemory:
         """How error messages name it."""
         return "this channel" if self.key is None else f"channel {self.key!r}"
 
-    def taking(self, role: str) -> AbstractContextManager[bool]:
-        """A context in which an end is taken; its value: whether an end that had a holder may be taken again."""
+    def taking(self) -> AbstractContextManager[bool]:
+        """A context in which an end is taken. Its value: whether an end that had a holder may be taken again."""
         return contextlib.nullcontext(False) if self.key is None else self._alone()
 
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class ChannelMemory:
             yield True
 
     def leave(self) -> None:
-        """The end that was opened has closed: drop the name, which the last end to do so unlinks."""
+        """Drop the name after the end has closed; the last end to do so unlinks it."""
         if self.key is not None:
             self.memory.unlink()
 
@@ -124,14 +124,14 @@ class ChannelMemory:
 
 
 class QueueMemory(ChannelMemory):
-    """The memory that the processes of a queue share, as one process sees it: a ring, and the locks that own its ends.
+    """The memory that the processes of a queue share, as one process sees it: a ring, and the locks of its ends.
 
     [header page][ring and its slots][shmring_queue]
 
     Attributes
     ----------
     queue_offset : int
-        Of the locks.
+        The offset of the locks.
     maxsize : int
     signal : Descriptor or None
         The eventfd of the queue; a pipe has none, as its sockets are known to its connections.
@@ -222,7 +222,7 @@ def open_or_create(key: str, create: Callable[[str], Segment]) -> Segment:
 
 
 def is_same_dtype(one: np.dtype | None, other: np.dtype | None) -> bool:
-    """Whether both are the same, or both None: NumPy takes None for float64 when it compares."""
+    """Whether both are equal, or both None: NumPy takes None for float64 when it compares."""
     return one is other or (one is not None and other is not None and one == other)
 
 
@@ -252,7 +252,7 @@ class RingPlan(NamedTuple):
         return CONTROL_NBYTES + (self.nheads - 1) * HEAD_NBYTES + self.nslots * self.slot_nbytes
 
     def reserve(self, name: str | None, nbytes: int, params: tuple = ()) -> Segment:
-        """A segment of so many bytes behind its header page, not announced yet; ``params`` describe several rings
+        """A segment of ``nbytes`` bytes and its header page, not announced yet; ``params`` describe several rings
         (channels/multi_ring.py)."""
         nbytes += HEADER_NBYTES
         params = (POLICIES.index(self.when_full) | self.allow_pickle << 8, len(self.text), *params)
@@ -296,7 +296,7 @@ def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, a
 
 
 def require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse an argument that is none of its choices."""
+    """Raise unless an argument is one of its choices."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(choices)}")
 

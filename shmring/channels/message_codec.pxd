@@ -8,13 +8,13 @@ from shmring.ring.spsc cimport consumer_t
 cdef enum:
     QUIET_MAX = 64                 # messages that one store announces, or releases, together
     LONG_COPY_NBYTES = 64 << 10    # from this size on the GIL is released while copying
-    LONGEST_COPY_NS = 10000000     # pieces are put, or taken, for so long before a look at signals
+    LONGEST_COPY_NS = 10000000     # of pieces, between two looks at signals
 
 # An encoded message, with room for the parts of most. Part 0 is its length, which only streamed messages contain.
 ctypedef struct message_t:
     load_t load
     part_t room[4]
-    uint64_t meta_nbytes           # what the receiver must have before it can allocate memory for the rest
+    uint64_t meta_nbytes           # of the metadata, with which the receiver can allocate memory for the rest
     uint64_t length
     uint64_t words[1]
     bint is_streamed               # its length has become its first part: it goes in pieces

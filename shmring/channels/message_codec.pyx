@@ -43,7 +43,7 @@ cdef list dtypes_by_code = [None] * len(DTYPES)        # each filled in at its f
 # ---- encoding --------------------------------------------------------------------------------------------------------
 
 cdef object encode(object x, message_t *m):
-    """Fill in the message of bytes or an array; return what keeps its memory alive."""
+    """Fill in the message of bytes or an array; return the object that keeps its memory alive."""
     cdef array_t a
     if isinstance(x, str):
         raise TypeError("a str cannot be sent as bytes: encode it, or use send_object()")
@@ -87,7 +87,7 @@ cdef object encode_unusual(object x, message_t *m):
 
 
 cdef object encode_pickled(object pickled, message_t *m):
-    """Fill in ``m`` with what `pickle_object` returned."""
+    """Fill in ``m`` with the result of `pickle_object`."""
     cdef uint64_t at = 0, gap
     buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.header, *pickled.buffers)]
     room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))
@@ -119,7 +119,7 @@ cdef tuple word_and_meta(object kind, tuple shape):
 
 
 cdef bint is_array_shape(tuple shape, object itemsize):
-    """Whether an array can have that shape: as many dimensions, and as many bytes, extents of zero left out."""
+    """Whether an array can have that shape: so many dimensions, and so many bytes, extents of zero left out."""
     return (len(shape) <= NDIM_MAX and min(shape, default=0) >= 0
             and prod([extent or 1 for extent in shape]) * (itemsize or 1) <= INT64_MAX)
 
@@ -155,14 +155,14 @@ cdef void start_stream(message_t *m) noexcept nogil:
 
 
 cdef bint is_partly_sent(message_t *m) noexcept nogil:
-    """Whether some pieces of it are in the ring, and some are not."""
+    """Whether some pieces of the message are in the ring, and some are not."""
     return m.load.nbytes > 0 and m.load.word == word_of(PIECE)
 
 
 # ---- decoding --------------------------------------------------------------------------------------------------------
 
 cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
-    """dtype and shape of a message of ``nbytes``, and how many bytes stand before its content; None: no such message.
+    """dtype and shape of a message of ``nbytes``, and the bytes before its content; None: it is no valid message.
 
     ``f`` is its first frame. For bytes and objects the dtype is uint8.
     """
@@ -205,7 +205,7 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
 
 
 cdef uint64_t pickle_stream_nbytes(frame_t *f) noexcept nogil:
-    """The metadata of an object, or 0 for what is none; `decode_meta` has accepted the frame."""
+    """The length of an object's pickle stream, 0 for another message; `decode_meta` has accepted the frame."""
     return (<const uint64_t *>f.bytes)[is_long(f.word)] if kind_of(f.word) == OBJECT else 0
 
 

@@ -30,7 +30,7 @@ class MemberRing(ChannelMemory):
     Attributes
     ----------
     number : int
-        Of the sender of a fan-in, or the receiver of a broadcast.
+        The number of the sender of a fan-in, or of the receiver of a broadcast.
     """
 
     def __init__(self, memory: Segment, number: int, allow_pickle: bool | None = None) -> None:
@@ -58,8 +58,8 @@ class MemberRing(ChannelMemory):
 
 
 def ring_heads(header: Header) -> list[tuple[int, int]]:
-    """Where each ring begins in the segment of a channel of any kind, and each of its heads, by the segment's header,
-    which is not trusted."""
+    """The offset of each ring in the segment of a channel of any kind, and the number of each of its heads, by the
+    segment's header, which is not trusted."""
     layout, stride = header.params[2:]
     count = min(layout >> 8, MAX_RINGS)
     if layout & 0xFF == LATEST:
@@ -72,7 +72,7 @@ def ring_heads(header: Header) -> list[tuple[int, int]]:
 def create_fan_in(
     count: int, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
 ) -> list[MemberRing]:
-    """Fresh memory with a ring for each of so many senders, as the receiver uses all of them."""
+    """Fresh memory with a ring for each of ``count`` senders."""
     _require_count("nsenders", count)
     ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
     # Each begins on a page, so that no two senders write to one.
@@ -92,7 +92,7 @@ def create_broadcast(
     allow_pickle: bool,
     name: str | None = None,
 ) -> list[MemberRing]:
-    """Fresh memory with a ring for so many receivers, as each of them uses it, and the sender as the first.
+    """Fresh memory with a ring for ``count`` receivers, one `MemberRing` for each; the sender uses the first, too.
 
     With a ``name`` other processes can attach the segment, until the caller unlinks it.
     """

@@ -21,7 +21,7 @@ cdef class Queue:
     cdef bint is_closed
     cdef uint64_t maxsize
     cdef int descriptor                    # its signal: an eventfd of the memory; of a pipe the caller's socket
-    cdef uint64_t sending_thread      # of this process, that holds the lock; 0: none
+    cdef uint64_t sending_thread           # the thread of this process that has the lock; 0: none
     cdef uint64_t receiving_thread
 
     cdef int use(self, memory) except -1

@@ -3,12 +3,12 @@
 A ring has one producer and one consumer at a time. Its counters always stand between two frames, so another process
 can continue where the last one stopped, or died. The holder of a robust lock owns an end: when the holder dies, the
 kernel passes the lock on. An item longer than the ring streams through it; a consumer that has its beginning waits for
-the rest. An item that its producer gave up, or did not live to complete, is retracted by the next producer, or, if a
-consumer has its beginning already, cut.
+the rest. The next producer retracts an item that its producer gave up, or did not live to complete, or cuts it if a
+consumer has its beginning already.
 
 Event loops and `shmring.wait` wait for a descriptor, which all processes of the queue have: readable while the
 *signal* is raised. A producer raises it before it puts an item, unless it is raised; a consumer clears it once the ring
-is empty. As long as no process has asked for the descriptor it stays raised, so neither side makes a system call.
+is empty. Until a process calls `fileno` the signal stays raised, so neither side makes a system call.
 """
 
 cimport cython
@@ -51,17 +51,17 @@ cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd_read(int descriptor, uint64_t *value)
 
 cdef enum:
-    RAISED = 1                 # what the word of the signal holds, beside 0: not raised
+    RAISED = 1                 # values of the signal's word, beside 0: not raised
     UNSURE = 2
 
 cdef enum:
-    LONGEST_SLEEP_NS = 20000000        # of join(): several processes may be in it, and the waiter word is one
+    LONGEST_SLEEP_NS = 20000000        # of join(): several processes may be in it, with one waiter word
 
 cdef object queues = WeakSet()      # of this process
 
 
 cdef inline bint is_holder(const uint64_t *holder) noexcept nogil:
-    """Whether it is the calling thread, which alone stores its number."""
+    """Whether the calling thread is the holder; no other thread stores its number."""
     return load_relaxed_u64(holder) == PyThread_get_thread_ident()
 
 
@@ -72,12 +72,12 @@ cdef class Queue:
     Parameters
     ----------
     maxsize : int, default 0
-        How many items may be in it; 0 or less: as many as there is room for.
+        The most items in the queue; 0 or less: as many as there is room for.
     capacity_nbytes : int, default 8 MiB
-        Memory for what is in it, reserved at once. An item may be longer: it streams through it.
+        Memory for the items, reserved at once. A longer item streams through it.
     allow_pickle : bool, optional
-        Whether it carries what must be pickled; unpickling runs code that the producer chose. By default the setting of
-        the same name, in each process.
+        Whether the queue carries items that must be pickled; unpickling runs code that the producer chose. By default
+        the setting of the same name, in each process.
 
     Raises
     ------
@@ -88,14 +88,12 @@ cdef class Queue:
 
     Notes
     -----
-    Processes get it through a fork, or in the arguments of a process of multiprocessing, by any start method. Items
-    come out in the order in which they went in; ``bytes`` and plain contiguous arrays go without pickle, all else by
-    pickle 5. A process that is killed in the middle of a call takes nothing with it but what it was just putting or
-    getting.
+    Processes get the queue through a fork, or in the arguments of a process of multiprocessing, by any start method.
+    Items keep their order; ``bytes`` and plain contiguous arrays are sent without pickle, all other items by pickle 5.
+    If a process is killed in a call, at most the item of that call is lost.
 
-    What is different from ``multiprocessing.Queue``: there is no feeder thread and no unbounded buffer, so `put`
-    returns when the item is in shared memory, and waits while that is full; an item that cannot be pickled makes `put`
-    raise.
+    Differences from ``multiprocessing.Queue``: there is no feeder thread and no unbounded buffer, so `put` returns when
+    the item is in shared memory, and waits while that is full; `put` raises for an item that cannot be pickled.
     """
 
     def __init__(self, maxsize=0, *, capacity_nbytes=8 << 20, allow_pickle=None):
@@ -128,7 +126,7 @@ cdef class Queue:
         return 0
 
     cdef int make_ends(self) except -1:
-        """The ends of this process, not used yet."""
+        """Make the ends of this process, not used yet."""
         self.sending_thread = self.receiving_thread = 0
         self.sender = Sender(self.memory, "sender")
         self.make_receiver()
@@ -142,7 +140,7 @@ cdef class Queue:
     # ---- owning an end ----
 
     cdef bint lock(self, pthread_mutex_t *lock, uint64_t *holder, int64_t timeout_ns) except -1:
-        """False if time ran out. Its holder owns that end: no other process, and no other thread, uses it."""
+        """Take the lock of an end, which its holder alone uses. False after the timeout."""
         self.require_made()
         if self.is_closed:
             raise ClosedError("this queue is closed")
@@ -166,7 +164,7 @@ cdef class Queue:
 
     cdef bint retract(self) noexcept:
         """Retract an item that was given up, or that its producer did not live to complete. False: another process is
-        getting, and must be given a CUT."""
+        getting, and needs a CUT."""
         cdef uint64_t head
         if not is_locked(lock_within(&self.q.receiving, GLANCE_NS)):
             return False
@@ -184,7 +182,7 @@ cdef class Queue:
         return True
 
     cdef void settle(self) noexcept nogil:
-        """Both locks held, the ring empty: a process that died may not have counted its last item."""
+        """With both locks held and an empty ring: count the last item of a process that died before it did."""
         store_release_u64(&self.ring.sent.messages, load_relaxed_u64(&self.ring.heads[0].received.messages))
 
     cdef int have_receiver(self) except -1:
@@ -194,7 +192,7 @@ cdef class Queue:
         return 0
 
     cdef bint is_given_up(self) except -1:
-        """Whether no process is in the middle of an item: it would have the lock."""
+        """Whether no process is putting an item: it would have the lock."""
         if not is_locked(lock_try(&self.q.sending)):
             return False
         if load_relaxed_u64(&self.ring.tail) == load_relaxed_u64(&self.ring.heads[0].head):
@@ -221,9 +219,9 @@ cdef class Queue:
         queue.Full
             No room in time. Nothing was put.
         ValueError
-            It is longer than half the capacity, and there is no time to wait. Nothing was put.
+            The item is longer than half the capacity, and the call may not wait. Nothing was put.
         ObjectError
-            It does not pickle. Nothing was put.
+            The item does not pickle. Nothing was put.
         ClosedError
             The queue was closed here; a ``ValueError``.
         """
@@ -270,16 +268,16 @@ cdef class Queue:
             raise ValueError(f"an item of {m.load.nbytes} bytes cannot be put without waiting: at most "
                              f"{self.sender.longest} bytes, half of the capacity, can")
         left = left_until(deadline_ns, timeout_ns)
-        # A timeout that is over is not passed on as 0, with which no message is streamed.
+        # No time left is passed on as 1 ns: with 0 no message is streamed.
         nbytes = m.load.nbytes
         if self.sender.send_message(&m, max(left, <int64_t>1) if timeout_ns > 0 else left) == LATE:
             raise self.full_error(nbytes)
         return 0
 
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1:
-        """Wait until fewer items than `maxsize` are in it."""
+        """Wait until the queue has fewer items than `maxsize`."""
         cdef uint64_t received
-        self.sender.unsent_nbytes = 0      # it is not room that is awaited
+        self.sender.unsent_nbytes = 0      # the wait is not for room in the ring
         while True:
             received = load_acquire_u64(&self.ring.heads[0].received.messages)
             if self.count() < self.maxsize:
@@ -314,22 +312,22 @@ cdef class Queue:
         Parameters
         ----------
         block : bool, default True
-            Whether to wait for one.
+            Whether to wait for an item.
         timeout : float, optional
-            Seconds to wait for an item to come; None for ever. An item that has begun to come is waited for as long as
-            its producer goes on.
+            Seconds to wait for the beginning of an item; None for ever. The rest is awaited until its producer
+            completes the item, gives it up, or dies.
 
         Returns
         -------
         object
-            As it was put; arrays own their memory.
+            A copy of the item; its arrays own their memory.
 
         Raises
         ------
         queue.Empty
             No item came in time.
         ObjectError
-            It cannot be made here. It was removed.
+            The item cannot be unpickled here. It was removed.
         ClosedError
             The queue was closed here; a ``ValueError``.
         """
@@ -378,12 +376,12 @@ cdef class Queue:
                 item = take_bytes(self.receiver)
                 if item is not None:
                     return item
-            # A part of an item has come, and the rest will, unless it is given up.
+            # A part of an item has come; the rest comes unless the producer gives it up.
             item = self.receiver.next_message(0, &found)
             while not found and self.receiver.target is not None:
                 item = self.receiver.next_message(TICK_NS, &found)
                 if not found and self.is_given_up():
-                    item = self.receiver.next_message(0, &found)      # the rest may have come before it left
+                    item = self.receiver.next_message(0, &found)      # the rest may have come before that
                     if not found:
                         self.make_receiver()
                         self.have_receiver()
@@ -396,14 +394,14 @@ cdef class Queue:
         Returns
         -------
         object
-            As of `get`.
+            As `get` returns.
         """
         return self.get(False)
 
     # ---- waiting without getting ----
 
     def poll(self, timeout=0):
-        """Whether there is an item, or the beginning of one; a moment later another process may have got it.
+        """Whether there is an item, or the beginning of one. Another process may get it at any time.
 
         Parameters
         ----------
@@ -427,7 +425,7 @@ cdef class Queue:
             raise ClosedError("this queue is closed")
         if timeout_ns == 0:
             self.clear_signal()
-            return self.is_over() or self.is_there()     # in this order: what was put before the end is not lost
+            return self.is_over() or self.is_there()     # in this order: items put before the end are not lost
         if not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns):
             return self.is_there()
         try:
@@ -444,7 +442,7 @@ cdef class Queue:
                 or load_acquire_u64(&self.ring.tail) != load_acquire_u64(&self.ring.heads[0].head))
 
     cdef bint is_over(self) noexcept:
-        """Whether no process can put any more; only a pipe knows."""
+        """Whether no process can put an item any more; False except in pipes."""
         return False
 
     def get_async(self):
@@ -453,7 +451,7 @@ cdef class Queue:
         Returns
         -------
         coroutine
-            Of what `get` returns; raises as it does. Cancelled, it has got nothing.
+            Returns and raises as `get`. If it is cancelled, no item was removed.
         """
         return aio.when_ready(self, lambda timeout: self.get(timeout=timeout), is_shared=True)
 
@@ -463,12 +461,12 @@ cdef class Queue:
         Parameters
         ----------
         obj : object
-            As in `put`; it must not be changed before it was put.
+            As in `put`; it must not be changed before the coroutine has ended.
 
         Returns
         -------
         coroutine
-            Raises as `put` does. Cancelled while there was no room, it may still put the item a moment later.
+            Raises as `put`. If it is cancelled while there is no room, the item may still be put for a short time.
         """
         return aio.put(self, obj)
 
@@ -479,7 +477,7 @@ cdef class Queue:
         -------
         int
             An eventfd that all processes of the queue share: readable exactly while there is an item, or the beginning
-            of one. It closes with the last of this process's objects that share the memory.
+            of one. It is closed with the last object of this process that shares the memory.
 
         Raises
         ------
@@ -488,8 +486,7 @@ cdef class Queue:
 
         Notes
         -----
-        From the first such call on, in any process, an item that comes into the empty queue costs two short system
-        calls.
+        After the first such call in any process, an item put into the empty queue costs two short system calls.
         """
         self.require_made()
         if self.is_closed:
@@ -500,7 +497,7 @@ cdef class Queue:
     # ---- the signal: what makes the descriptor readable ----
 
     cdef int watch(self) except -1:
-        """From now on the descriptor is readable exactly while there is something to get, or the end of all."""
+        """Make the descriptor readable exactly while there is an item, or no process left that could put one."""
         store_relaxed_u32(&self.q.is_polled, 1)
         full_fence()        # another consumer releases its item, and then loads the word
         return self.clear_signal()
@@ -515,8 +512,8 @@ cdef class Queue:
         return 0
 
     cdef int clear_signal(self) except -1:
-        """After a call has got an item, or has found none. Only once a process has asked for the descriptor: until then
-        neither side makes a system call for it."""
+        """Clear the signal of an empty queue, after a call has got an item or found none. No effect, and no system
+        call, until a process has called `fileno`."""
         if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.signal) or self.is_there():
             return 0
         if not is_locked(lock_within(&self.q.sending, GLANCE_NS)):     # an item is about to come
@@ -542,18 +539,18 @@ cdef class Queue:
     # ---- state ----
 
     def qsize(self):
-        """How many items are in it; a moment later it may be another number.
+        """The number of items in the queue, which other processes may change at any time.
 
         One too many if a consumer was killed before it had counted the item it took, until the queue is next empty.
         """
         return min(self.count(), <uint64_t>sys.maxsize)
 
     def empty(self):
-        """Whether no item is in it; a moment later there may be one."""
+        """Whether the queue has no item. Other processes may put one at any time."""
         return self.count() == 0
 
     def full(self):
-        """Whether there are `maxsize` items in it; a moment later there may be fewer."""
+        """Whether the queue has `maxsize` items. Other processes may get one at any time."""
         return self.count() >= self.maxsize
 
     cdef uint64_t count(self) except? 0:
@@ -569,11 +566,11 @@ cdef class Queue:
     # ---- leaving ----
 
     def close(self):
-        """Close the queue in this process. Others go on; what is in it stays."""
+        """Close the queue in this process. It stays open in others, and keeps its items."""
         self.is_closed = True
 
     def join_thread(self):
-        """Return at once: what was put is in shared memory already. For programs written for multiprocessing."""
+        """Return at once: `put` has stored all items in shared memory. For programs written for multiprocessing."""
 
     def cancel_join_thread(self):
         """Do nothing: there is no thread to be joined. For programs written for multiprocessing."""
@@ -593,7 +590,7 @@ cdef class JoinableQueue(Queue):
         Raises
         ------
         ValueError
-            More were reported done than were ever put.
+            All items that were ever put have been reported done.
         """
         cdef uint64_t done
         self.require_made()
@@ -628,7 +625,7 @@ cdef int await_done(object joined, void *what, patience_t *patience) noexcept no
 
 
 cdef object content_of(object item, object memory):
-    """What is sent of an item: bytes and plain arrays as they are, all else pickled."""
+    """The content that is sent for an item: bytes and plain arrays themselves, a pickle of any other."""
     if PyBytes_CheckExact(item) or (cnp.PyArray_CheckExact(item) and cnp.PyArray_IS_C_CONTIGUOUS(item)
                                     and not item.dtype.hasobject and item.dtype.isbuiltin != 2):
         return item
@@ -636,7 +633,7 @@ cdef object content_of(object item, object memory):
 
 
 def adopted(kind, memory):
-    """The queue of a memory that came from another process."""
+    """The queue in memory that another process has passed on."""
     cdef Queue found = kind.__new__(kind)
     found.use(memory)
     queues.add(found)

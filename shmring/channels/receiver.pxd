@@ -11,7 +11,7 @@ from shmring.ring.end cimport is_held
 from shmring.ring.framing cimport BYTES, frame_t, leave_frame, next_frame
 from shmring.sync.backoff cimport patience_t
 
-cdef enum:                         # what `look` and `find` find, beside NOTHING
+cdef enum:                         # results of `look` and `find`
     NOTHING = 0
     FRAME = 1                      # a message that begins with this frame
     ASSEMBLED = 2                  # a streamed message, complete
@@ -23,14 +23,14 @@ cdef class PickledContent:             # a received object, not yet unpickled
 
 
 cdef class Receiver(RingReceiver):
-    cdef object target                 # of a streamed message under way: what it becomes,
-    cdef char *to                      # where its next bytes go,
-    cdef uint64_t missing              # how many are still to come,
-    cdef uint64_t content_nbytes       # of how many,
-    cdef uint64_t word                 # the word of its first frame,
-    cdef uint64_t stream_nbytes        # of its pickle stream, if it is an object,
+    cdef object target                 # the object that a streamed message under way becomes; the next are of that one:
+    cdef char *to                      # address of the next bytes
+    cdef uint64_t missing              # bytes that have not come yet
+    cdef uint64_t content_nbytes       # all bytes
+    cdef uint64_t word                 # the word of its first frame
+    cdef uint64_t stream_nbytes        # of its pickle stream, if it is an object
     cdef object content                # its dtype and shape
-    cdef borrowed_t *into              # where the next streamed message goes, if the caller gave memory for it
+    cdef borrowed_t *into              # memory of the caller for the next streamed message, if it gave any
     cdef list kept                     # messages that are complete and were not returned yet; None if there are none
     cdef object failure                # an error that the next call raises
     cdef bint leaves_pickled           # objects are returned as `PickledContent`
@@ -59,17 +59,17 @@ cdef class Receiver(RingReceiver):
     cdef int append_bytes(self, list messages, Py_ssize_t most) except -1
 
 
-# Whether no check is needed before a call, and the next frame is simply the next one.
+# Whether no check is needed before a call, and the next frame in the ring is the next message.
 cdef inline bint is_clear(Receiver r) noexcept:
     return (is_held(r) and r.lease is None and r.target is None and r.kept is None and r.failure is None
             and not r.claims)
 
 
 cdef inline void leave_message(Receiver r, frame_t *f) noexcept nogil:
-    if r.owned_by_lock:            # a process killed in between must not have counted what others will find
+    if r.owned_by_lock:            # a process killed in between must not have counted a message that others find
         release_frame(r, f)
         count_message(r)
-    else:                          # the counter that is waited for last: one transfer of their line
+    else:                          # the awaited counter is stored last: one transfer of their line
         count_message(r)
         release_frame(r, f)
 

@@ -44,7 +44,7 @@ cdef class Receiver(RingReceiver):
     """The receiving end of a channel of messages; made by `shmring.channel`, `shmring.open_channel` and
     `shmring.broadcast_channel`; the ends of a `shmring.fan_in` are used through its `FanInReceiver`.
 
-    Returns what was sent: ``bytes``, ndarrays, Python objects. Iterating over it ends when the sender has closed.
+    Messages are ``bytes``, ndarrays and Python objects, as sent. Iterating over it ends when the sender has closed.
     Belongs to the process that uses it first, and to one thread at a time.
     """
 
@@ -69,9 +69,9 @@ cdef class Receiver(RingReceiver):
         return self.target is not None and ring_ready(&self.c, 1) != 0
 
     cdef int look(self, frame_t *f, int64_t deadline_ns) except -1:
-        """The next message, without waiting; of a stream under way, the pieces that come until the deadline are taken.
+        """The next message, without waiting; of a stream under way, take the pieces that come until the deadline.
 
-        Without a deadline (0) all that are there: the message can end if its sender is as fast.
+        Without a deadline (0) take all present pieces, to the end of the message if its sender is as fast.
         """
         cdef int found
         while True:
@@ -96,7 +96,7 @@ cdef class Receiver(RingReceiver):
                 return FRAME
 
     cdef int find(self, frame_t *f, int64_t timeout_ns) except -1:
-        """As `look`, with a timeout; raises if nothing more will come."""
+        """As `look`, with a timeout; raises if no further message can come."""
         cdef int64_t deadline_ns = deadline_of(timeout_ns), left_ns, stream_deadline_ns
         cdef int outcome
         if self.failure is not None:
@@ -211,14 +211,14 @@ cdef class Receiver(RingReceiver):
     # ---- streams ----
 
     cdef int begin_stream(self, frame_t *f) except -1:
-        """Allocate memory for all of it, take its first part."""
+        """Allocate memory for the whole message, and take its first part."""
         cdef uint64_t nbytes, skipped, here
         if f.nbytes < WORD_NBYTES:
             raise self.corrupt()
         nbytes = (<const uint64_t *>f.bytes)[0]
         try:
             dtype, shape, skipped = self.meta_of(f, nbytes)
-        except TypeError:                  # its pieces will be passed over
+        except TypeError:                  # its pieces are skipped later
             leave_message(self, f)
             raise
         here = f.nbytes - WORD_NBYTES - skipped
@@ -247,21 +247,21 @@ cdef class Receiver(RingReceiver):
         return 0
 
     cdef int move_out(self) except -1:
-        """The caller leaves before its message is complete: what has come of it moves into memory of this end."""
+        """If the caller leaves before its message is complete: move the part that has come into memory of this end."""
         if self.target is not CALLERS_MEMORY:
             return 0
         cdef uint64_t here = self.content_nbytes - self.missing
         cdef const char *source = self.to - here
-        self.target = None     # without memory for it, it is given up
+        self.target = None     # if there is no memory, the message is given up
         self.allocate()
         memcpy(self.to, source, here)
         self.to += here
         return 0
 
     cdef int pull(self, patience_t *patience, int64_t deadline_ns) noexcept nogil:
-        """Take the pieces that are there, and wait for more if there is patience. READY: no more pieces will come.
+        """Take the pieces that are there, and wait for more unless ``patience`` is NULL. READY: no more pieces come.
 
-        LATE after the deadline (0: none), also if there was nothing to wait for.
+        LATE after the deadline (0: none), also without a wait.
         """
         cdef frame_t f
         cdef awaited_t a
@@ -290,8 +290,8 @@ cdef class Receiver(RingReceiver):
         return READY
 
     cdef int pull_present(self, int64_t deadline_ns) except? -9:
-        """Assemble the pieces that are there, without waiting: UNREADY when there are no more now. Without the GIL if
-        they are many, and for 10 ms at most."""
+        """Assemble the pieces that are there, without waiting: UNREADY when there are no more now. Without the GIL for
+        long messages, and for 10 ms at most."""
         cdef int64_t until_ns = now_ns() + LONGEST_COPY_NS
         cdef int outcome
         if self.missing < LONG_COPY_NBYTES:
@@ -305,7 +305,7 @@ cdef class Receiver(RingReceiver):
         return outcome
 
     cdef bint finish_stream(self, int outcome) except -1:
-        """After the last piece: whether it is complete; if not, its sender has given it up, and it is dropped."""
+        """After the last piece: whether the message is complete; else its sender has given it up, and it is dropped."""
         target, self.target = self.target, None
         if outcome == RING_CORRUPT:
             raise self.corrupt()
@@ -329,20 +329,20 @@ cdef class Receiver(RingReceiver):
         Returns
         -------
         bytes, numpy.ndarray or object
-            What was sent; arrays own their memory.
+            The message; arrays own their memory.
 
         Raises
         ------
         queue.Empty
-            Nothing has come in time, or not all of a long message: it stays receivable.
+            No message came in time, or only a part of a long one: it stays receivable.
         EndOfStreamError
-            The sender has closed in good order and all that it sent was received.
+            The sender has closed in good order and all its messages were received.
         PeerLostError
-            The sender has died, and all that it had sent was received. On a named channel a new one may come.
+            The sender has died, and all its messages were received. On a named channel a new sender may come.
         ObjectError
-            It is an object that cannot be made here. It has been received.
+            The message is an object that cannot be unpickled here. It has been received.
         SegmentError
-            What is in the ring is no message.
+            The ring holds no valid message.
         """
         cdef bint found = False
         cdef int64_t timeout_ns = -1 if timeout is None else timeout_to_ns(timeout)
@@ -360,7 +360,7 @@ cdef class Receiver(RingReceiver):
         Returns
         -------
         coroutine
-            Of what `recv` returns; raises as it does. Cancelled, it has received nothing.
+            Returns and raises as `recv`. If it is cancelled, no message was received.
         """
         return aio.when_ready(self, self.recv)
 
@@ -383,9 +383,9 @@ cdef class Receiver(RingReceiver):
         Raises
         ------
         MessageTooLongError
-            It is longer than ``out``. It stays receivable.
+            The message is longer than ``out``. It stays receivable.
         TypeError
-            It is an object, which stays receivable; or ``out`` is no writable memory.
+            The message is an object, which stays receivable; or ``out`` is no writable memory.
         queue.Empty, EndOfStreamError, PeerLostError, SegmentError
             As in `recv`.
         """
@@ -395,7 +395,7 @@ cdef class Receiver(RingReceiver):
         # A bytearray could be resized while the GIL is released; not one that is exported.
         borrow(memoryview(out) if isinstance(out, bytearray) else out, &b, True)
         try:
-            self.require_idle()            # again: exporting memory may have run Python code, which used this end
+            self.require_idle()            # again: exporting memory may have run Python code that used this end
             self.into = &b
             try:
                 nbytes = self.receive_into(&b, timeout_ns)
@@ -454,20 +454,20 @@ cdef class Receiver(RingReceiver):
         Parameters
         ----------
         count : int, optional
-            How many at most.
+            The most messages to receive; by default as many as the ring can hold.
         timeout : float, optional
             As in `recv`.
 
         Returns
         -------
         list
-            One message or more: what came before an error is returned, and the next call raises the error.
+            One message or more. Messages before an error are returned, and the next call raises the error.
         """
         cdef Py_ssize_t most = checked_count(count, INT64_MAX)
         cdef list messages = [self.recv(timeout)]
         cdef uint64_t begin = self.c.head
         try:
-            # No more than the ring can hold: a sender that goes on sending does not keep this call for ever.
+            # No more than the ring can hold: a sender that goes on sending does not keep the call from returning.
             while len(messages) < most and self.c.head - begin < self.c.capacity:
                 if is_clear(self):
                     self.append_bytes(messages, min(most - len(messages), QUIET_MAX))
@@ -516,7 +516,7 @@ cdef class Receiver(RingReceiver):
         Raises
         ------
         TypeError
-            It is an object, which stays receivable.
+            The message is an object, which stays receivable.
         queue.Empty, EndOfStreamError, PeerLostError, SegmentError
             As in `recv`.
         """
@@ -538,7 +538,7 @@ cdef class Receiver(RingReceiver):
 
     @cython.critical_section
     def release(self):
-        """End the lease of the message that was peeked, which is then received.
+        """End the lease of the peeked message, which is then received.
 
         Raises
         ------

@@ -27,7 +27,7 @@ cnp.import_array()
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
 cdef object records_of(object records, object dtype):
-    """A contiguous array of the records of a caller; `TypeError` if they are of another dtype."""
+    """A contiguous array of a caller's records; `TypeError` if they have another dtype."""
     check_no_mask(records)
     array = records if cnp.PyArray_CheckExact(records) else np.asarray(records)
     if array.dtype != dtype:
@@ -40,7 +40,7 @@ cdef object records_of(object records, object dtype):
 
 
 cdef object one_record(object record, object dtype):
-    """An array of one record of a caller; `ValueError` if it is more than one."""
+    """An array of a caller's record; `ValueError` if it is more than one."""
     check_no_mask(record)
     array = np.array([record], dtype)
     if array.size != 1:
@@ -53,8 +53,8 @@ cdef object one_record(object record, object dtype):
 cdef class RecordSender(RingSender):
     """The sending end of a channel of records; made by the calls for channels, with a ``dtype``.
 
-    Records go as they lie in memory, without headers: one call and one announcement move thousands. Belongs to the
-    process that uses it first, and to one thread at a time.
+    Records are copied without headers: one call and one store of a counter move thousands. Belongs to the process that
+    uses it first, and to one thread at a time.
     """
 
     @cython.critical_section
@@ -64,24 +64,24 @@ cdef class RecordSender(RingSender):
         Parameters
         ----------
         record : record, tuple or number
-            What NumPy converts to the channel's dtype.
+            A value that NumPy converts to the channel's dtype.
         timeout : float, optional
             Seconds to wait for room; None for ever, 0 not at all.
 
         Returns
         -------
         bool
-            True; False if the channel drops what does not fit, and this record did not. In a broadcast an int: the
-            number of receivers that it goes to.
+            True; False if the channel has dropped the record. In a broadcast an int: the number of receivers that get
+            it.
 
         Raises
         ------
         queue.Full
-            No room in time.
+            No room in time. Nothing was sent.
         PeerLostError
-            The receiver has closed, or died. On a named channel a new one may come, and sending goes on.
+            The receiver has closed, or died. On a named channel a new one may come; then sending continues.
         TypeError, ValueError
-            Not such a record. Nothing was sent.
+            Not one record of the channel's dtype. Nothing was sent.
         """
         self.require_idle()
         sent = self.send_many(one_record(record, self.channel.dtype), timeout)
@@ -91,7 +91,7 @@ cdef class RecordSender(RingSender):
 
     @cython.critical_section
     def try_send(self, record):
-        """Send one record if there is room for it now. Raises as `send`.
+        """Send one record if there is room now. Raises as `send`.
 
         Parameters
         ----------
@@ -101,34 +101,34 @@ cdef class RecordSender(RingSender):
         Returns
         -------
         bool
-            False if there is no room; nothing was sent then.
+            False if there is no room: nothing was sent.
         """
         self.require_idle()
         return self.send_many(one_record(record, self.channel.dtype), 0) == 1
 
     @cython.critical_section
     def send_many(self, records, timeout=None):
-        """Send records, as many as there are, in as few steps as there is room.
+        """Send the records of an array.
 
         Parameters
         ----------
         records : array
-            Of the channel's dtype, or what NumPy converts to it; sent in the order of its elements.
+            Elements of the channel's dtype, or values that NumPy converts to it; sent in their order.
         timeout : float, optional
             Seconds to wait for room for all; None for ever, 0 not at all.
 
         Returns
         -------
         int
-            How many went in, from the first one on (with ``drop_oldest``: to the last one); fewer than there are only
-            if time ran out, or the channel drops.
+            The number of records sent, from the first one on (with ``drop_oldest``: to the last one); fewer than
+            ``records`` has only after the timeout, or if the channel drops.
 
         Raises
         ------
         PeerLostError
             As in `send`. Some may have been sent.
         TypeError, ValueError
-            Not such records. Nothing was sent.
+            Not records of the channel's dtype. Nothing was sent.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns, pushed
         cdef uint64_t done = 0, count
@@ -136,11 +136,11 @@ cdef class RecordSender(RingSender):
         cdef int outcome
         self.require_idle()
         array = records_of(records, self.channel.dtype)
-        self.require_idle()              # again: making the array may have run Python code, which used this end
+        self.require_idle()              # again: making the array may have run Python code that used this end
         count = cnp.PyArray_SIZE(array)
         source = <const char *>cnp.PyArray_DATA(array)
         self.require_receiver()
-        if self.policy == DROPS_OLDEST and count > self.p.capacity:     # older than what they would make room for
+        if self.policy == DROPS_OLDEST and count > self.p.capacity:     # the first would be overwritten by the last
             self.ring.sent.dropped += count - self.p.capacity
             source += (count - self.p.capacity) * self.p.slot_nbytes
             count = self.p.capacity
@@ -158,7 +158,7 @@ cdef class RecordSender(RingSender):
                 return done
 
     async def send_async(self, records):
-        """Await room for records, as many as there are, and send them, in an event loop of asyncio.
+        """Await room for the records of an array, and send them, in an event loop of asyncio. Raises as `send_many`.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ cdef class RecordSender(RingSender):
         Returns
         -------
         int
-            How many went in. Cancelled, some may have been sent. Raises as `send_many`.
+            The number of records sent. If the coroutine is cancelled, some may have been sent.
         """
         array = records_of(records, self.channel.dtype)
         done = self.send_many(array, 0)
@@ -203,7 +203,7 @@ cdef class RecordSender(RingSender):
             self.wake_receivers()
 
     cdef int await_room(self, uint64_t count, int64_t timeout_ns) except -1:
-        """As `make_room`. A sender that waits goes on with one slot, and is woken when more are free."""
+        """As `make_room`. A sender that waits needs one free slot, and is woken when more are free."""
         cdef uint64_t most = min(count, max(self.p.capacity // 4, <uint64_t>1))
         return self.make_room(most if self.policy >= DROPS_OLDEST else 1, most, timeout_ns)
 
@@ -214,20 +214,20 @@ cdef class RecordSender(RingSender):
         Parameters
         ----------
         count : int
-            How many records at most.
+            The most records to lease.
         timeout : float, optional
             Seconds to wait for room for one; None for ever, 0 not at all.
 
         Returns
         -------
         Lease
-            Behaves as a writable array of one or more records (fewer than asked for when nearly full, or where the ring
+            Behaves as a writable array of one or more records (fewer than ``count`` when nearly full, or where the ring
             wraps), of undefined content. It ends with `commit` or `abort`.
 
         Raises
         ------
         queue.Full, PeerLostError
-            As in `send`; ``queue.Full`` also if the channel drops what does not fit.
+            As in `send`; ``queue.Full`` also if the channel drops instead of waiting.
         ValueError
             ``count`` is not positive; or another lease is open.
         """
@@ -248,7 +248,7 @@ cdef class RecordSender(RingSender):
         return lend(self, most, self.channel.dtype, 1)
 
     cdef int overwrite_for(self, uint64_t count) except -1:
-        """Overwrite as much as is needed and possible for so many records."""
+        """Overwrite as many old records as is needed and possible for ``count`` new ones."""
         cdef uint64_t i
         for i in range(self.p.nheads):
             if not ring_is_gone(&self.ring.heads[i].consumer):
@@ -257,24 +257,24 @@ cdef class RecordSender(RingSender):
 
     @cython.critical_section
     def commit(self, count=None):
-        """Send what was reserved, and end the lease.
+        """Send the reserved records, and end the lease.
 
         Parameters
         ----------
         count : int, optional
-            Only the first so many records; the others are given up.
+            The number of records to send, from the first on; the others are given up. By default all.
 
         Returns
         -------
         bool
-            As of `send`.
+            As `send` returns.
 
         Raises
         ------
         BufferError
             Arrays or views of the lease are alive. Nothing was sent; delete them and call again.
         ValueError
-            Nothing is reserved, or less than ``count``.
+            Nothing is reserved, or fewer records than ``count``.
         """
         cdef uint64_t n = end_part(self, count)
         ring_commit(&self.p, n)
@@ -288,7 +288,7 @@ cdef class RecordSender(RingSender):
 
     @property
     def capacity(self):
-        """How many records have room."""
+        """The number of records that the ring can hold."""
         return self.ring.nslots
 
 
@@ -300,7 +300,7 @@ cdef class RecordReceiver(RingReceiver):
     """The receiving end of a channel of records; made by the calls for channels, with a ``dtype``.
 
     Iterating over it gives one record after the other and ends when the sender has closed; `recv_many` returns all
-    that are there as one array. Belongs to the process that uses it first, and to one thread at a time.
+    present records as one array. Belongs to the process that uses it first, and to one thread at a time.
     """
 
     @cython.critical_section
@@ -320,11 +320,11 @@ cdef class RecordReceiver(RingReceiver):
         Raises
         ------
         queue.Empty
-            Nothing has come in time.
+            No record came in time.
         EndOfStreamError
-            The sender has closed in good order and all that it sent was received.
+            The sender has closed in good order and all its records were received.
         PeerLostError
-            The sender has died, and all that it had sent was received. On a named channel a new one may come.
+            The sender has died, and all its records were received. On a named channel a new sender may come.
         """
         return self.recv_many(1, timeout)[0]
 
@@ -335,7 +335,7 @@ cdef class RecordReceiver(RingReceiver):
         Parameters
         ----------
         count : int, optional
-            How many at most.
+            The most records; by default all that are there.
         timeout : float, optional
             As in `recv`.
 
@@ -362,12 +362,12 @@ cdef class RecordReceiver(RingReceiver):
         Parameters
         ----------
         count : int, optional
-            How many at most.
+            The most records; by default all that are there.
 
         Returns
         -------
         coroutine
-            Of what `recv_many` returns; raises as it does. Cancelled, it has received nothing.
+            Returns and raises as `recv_many`. If it is cancelled, no record was received.
         """
         return aio.when_ready(self, lambda timeout: self.recv_many(count, timeout))
 
@@ -392,7 +392,7 @@ cdef class RecordReceiver(RingReceiver):
         queue.Empty, EndOfStreamError, PeerLostError
             As in `recv`.
         TypeError, ValueError
-            Not such an array, or an empty one.
+            ``out`` is no such array, or is empty.
         """
         cdef uint64_t n
         if not isinstance(out, np.ndarray) or out.dtype != self.channel.dtype:
@@ -410,15 +410,15 @@ cdef class RecordReceiver(RingReceiver):
         Parameters
         ----------
         count : int, optional
-            How many at most.
+            The most records; by default all that are there.
         timeout : float, optional
             As in `recv`.
 
         Returns
         -------
         Lease
-            Behaves as a read-only array of one or more records (as many as are there, and lie in one piece). It ends
-            with `release`; arrays and views taken from it must be gone by then.
+            Behaves as a read-only array of one or more records (all that are there, up to where the ring wraps). It
+            ends with `release`; arrays and views taken from it must be gone by then.
 
         Raises
         ------
@@ -433,19 +433,19 @@ cdef class RecordReceiver(RingReceiver):
 
     @cython.critical_section
     def release(self, count=None):
-        """End the lease of the records that were peeked, which are then received.
+        """End the lease of the peeked records, which are then received.
 
         Parameters
         ----------
         count : int, optional
-            Only the first so many records; the others come again.
+            The number of records received, from the first on; the others stay in the ring. By default all.
 
         Raises
         ------
         BufferError
             Arrays or views of the lease are alive. Nothing was released; delete them and call again.
         ValueError
-            Nothing is peeked, or less than ``count``.
+            Nothing is peeked, or fewer records than ``count``.
         """
         cdef uint64_t n = end_part(self, count)
         ring_release(&self.c, n)
@@ -459,7 +459,7 @@ cdef class RecordReceiver(RingReceiver):
         return ready > 0
 
     cdef uint64_t await_records(self, uint64_t most, int64_t timeout_ns) except 0:
-        """How many may be read, at most ``most``; they are claimed."""
+        """Wait for records, and claim them; return their number, at most ``most``."""
         cdef int64_t ready, deadline_ns = 0
         cdef int outcome
         self.require_idle()
@@ -500,5 +500,5 @@ cdef class RecordReceiver(RingReceiver):
 
     @property
     def capacity(self):
-        """How many records have room."""
+        """The number of records that the ring can hold."""
         return self.ring.nslots

@@ -11,7 +11,7 @@ cdef enum:     # what a sender does when there is no room: positions in POLICIES
     DROPS_OLDEST = 2
     DISCONNECTS = 3
 
-cdef enum:     # what making room ends with, beside READY and LATE
+cdef enum:     # result of `make_room`, beside READY and LATE
     DROPPED = 5
 
 
@@ -20,7 +20,7 @@ cdef class RingSender(RingEnd):
     cdef int policy
     cdef bint is_broadcast
     cdef bint has_frames
-    cdef uint64_t unsent_nbytes        # of what waits for room
+    cdef uint64_t unsent_nbytes        # of the message that waits for room
 
     cdef int receivers_left(self) noexcept nogil
     cdef int require_receiver(self) except -1
@@ -39,7 +39,7 @@ cdef int require_unused(RingEnd end) except -1
 
 cdef class RingReceiver(RingEnd):
     cdef readonly object channel
-    cdef bint claims                   # the sender may overwrite what is not claimed
+    cdef bint claims                   # the sender may overwrite slots that are not claimed
 
     cdef bint has_next(self, int64_t deadline_ns) except -1
     cdef bint has_pieces(self) except -1

@@ -1,4 +1,4 @@
-"""The sending and the receiving end of the ring of a channel: what ends of messages and of records have in common.
+"""The sending and the receiving end of the ring of a channel: the base classes of ends of messages and of records.
 
 A broadcast is a ring with several heads: its sender is that of a channel, for which a slot is free when the last
 receiver has released it. When there is no room, one mechanism serves channels and broadcasts (`RingSender.make_room`):
@@ -20,9 +20,9 @@ from shmring.memory.mapping cimport Mapping
 from shmring.ring.blocking cimport GONE, LATE, wake_at_once, wake_sleeper
 from shmring.ring.end cimport take_role
 from shmring.ring.eventfd cimport Notifier
-from shmring.ring.overwrite cimport after_claim, claim_next, disconnect, give_up_claim, overwrite, position_of
+from shmring.ring.overwrite cimport after_claim, claim_next, disconnect, give_up_claim, overwrite
 from shmring.ring.prospects cimport prospects_of
-from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_control_nbytes,
+from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, position_of, ring_control_nbytes,
                                 ring_end_state)
 from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
@@ -44,7 +44,7 @@ class Follower(NamedTuple):
         ``"absent"``, ``"here"``, ``"closed"``, ``"lost"``; or ``"disconnected"``, by this sender.
     pid : int
     behind : float
-        How much of the capacity it has still to read, from 0 to 1.
+        The part of the capacity that it has not read yet, from 0 to 1.
     dropped_count : int
         Messages that were overwritten before it received them.
     """
@@ -55,10 +55,10 @@ class Follower(NamedTuple):
     dropped_count: int
 
 
-# ---- what both have of their channel ---------------------------------------------------------------------------------
+# ---- both ends -------------------------------------------------------------------------------------------------------
 
 cdef int place_in(RingEnd end, object channel, object role, str own) except -1:
-    """Where the ring of a channel is in its memory."""
+    """Place an end at the ring in a channel's memory."""
     cdef Mapping mapping
     cdef size_t offset
     if not isinstance(channel, ChannelMemory) or role != own:
@@ -89,7 +89,7 @@ cdef int take_in(RingEnd end, object channel) except? -1:
     cdef int code
     processors = None if end.owned_by_lock else os.sched_getaffinity(0)
     only = 1 + min(processors) if processors is not None and len(processors) == 1 else 0
-    with channel.taking(end.role) as again:
+    with channel.taking() as again:
         code = take_role(end, again)
         if not code and not end.owned_by_lock:
             end.watch.own.only = only
@@ -174,7 +174,7 @@ cdef class RingSender(RingEnd):
     # ---- receivers ----
 
     cdef int receivers_left(self) noexcept nogil:
-        """How many have not closed their end, or died; those not taken yet are counted."""
+        """The number of receivers that have not closed or died, ends not taken yet included."""
         cdef uint64_t i
         cdef int left = 0
         for i in range(self.p.nheads):
@@ -187,7 +187,7 @@ cdef class RingSender(RingEnd):
         return 0
 
     cdef object reached(self):
-        """What sending returns: True, or in a broadcast the number of receivers."""
+        """The result of sending: True, or in a broadcast the number of receivers."""
         return self.receivers_left() if self.is_broadcast else True
 
     cdef object peer_lost(self):
@@ -197,7 +197,7 @@ cdef class RingSender(RingEnd):
                              self.ring.heads[0].consumer.liveness.pid)
 
     cdef void wake_receivers(self) noexcept nogil:
-        """Wake each that sleeps until what was just committed."""
+        """Wake each receiver that sleeps until the slots just committed."""
         cdef shmring_ring_head *at
         cdef uint64_t i
         before_wake()
@@ -208,7 +208,7 @@ cdef class RingSender(RingEnd):
     @property
     @cython.critical_section
     def receivers(self):
-        """State of each receiver, as a list: state, pid, how far behind, how much it missed."""
+        """State of each receiver, as a list: its state, pid, unread part of the ring, and dropped messages."""
         cdef shmring_ring_head *at
         cdef uint64_t i, head, tail
         self.require_open()
@@ -228,9 +228,9 @@ cdef class RingSender(RingEnd):
     # ---- room ----
 
     cdef int make_room(self, uint64_t least, uint64_t most, int64_t timeout_ns) except -1:
-        """READY once ``least`` slots are free, or might be; LATE; or DROPPED: this message is.
+        """READY once ``least`` slots are free, or may be; LATE; or DROPPED, for this message.
 
-        A receiver that must be waited for wakes this end when ``most`` are free.
+        An awaited receiver wakes this end when ``most`` are free.
         """
         cdef int64_t deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t i, head
@@ -255,8 +255,8 @@ cdef class RingSender(RingEnd):
         return READY
 
     cdef int overwrite_at(self, uint64_t number, uint64_t wanted) except -1:
-        """If a slow receiver is not waited for: overwrite its oldest messages, or disconnect it. False: it is waited
-        for, or is reading the message that is in the way."""
+        """Overwrite the oldest messages of a slow receiver, or disconnect it. False: the policy is to wait for it, or
+        it is reading the oldest message."""
         cdef shmring_ring_head *at = &self.ring.heads[number]
         cdef int outcome
         if self.policy < DROPS_OLDEST:
@@ -271,7 +271,7 @@ cdef class RingSender(RingEnd):
         return outcome
 
     cdef int await_receiver(self, uint64_t number, uint64_t least, uint64_t most, int64_t timeout_ns) except -1:
-        """READY: a receiver has released enough slots, or the message that it was reading, or is gone; or LATE."""
+        """READY: a receiver has released enough slots or the message that it was reading, or is gone; or LATE."""
         cdef shmring_ring_head *at = &self.ring.heads[number]
         cdef uint64_t base = self.p.tail - self.p.capacity, until = base + least, wake_at = base + most
         cdef bint was_busy = self.is_busy          # in the middle of a streamed message
@@ -306,7 +306,7 @@ cdef class RingSender(RingEnd):
 
     @cython.critical_section
     def abort(self):
-        """Give up what was reserved, and end the lease; nothing is sent. Raises as `commit` does."""
+        """Give up the reserved memory, and end the lease; nothing is sent. Raises as `commit`."""
         self.give_up_lease()
 
     # ---- state ----
@@ -318,12 +318,13 @@ cdef class RingSender(RingEnd):
         Returns
         -------
         int
-            An eventfd, readable when there may be room for what did not fit, or the receiver is gone. It stays readable
-            until a call with ``timeout=0`` (`try_send`) finds no room: so call on until then. It closes with this end.
+            An eventfd, readable when there may be room for the message that found none, or the receiver is gone. It
+            stays readable until a call with ``timeout=0`` (`try_send`) finds no room, so repeat such calls until then.
+            It closes with this end.
 
         Notes
         -----
-        From the first call on, a thread of this process waits in place of this end.
+        After the first call a thread of this process waits in place of this end.
         """
         return descriptor_of(self)
 
@@ -346,8 +347,8 @@ cdef class RingSender(RingEnd):
     @property
     @cython.critical_section
     def dropped_count(self):
-        """Messages, or records, ever dropped because they did not fit, or because newer ones did not; of a broadcast,
-        those of all receivers together."""
+        """Messages, or records, ever dropped because they, or newer ones, found no room; in a broadcast, the sum over
+        all receivers."""
         cdef uint64_t i, count = self.ring.sent.dropped
         for i in range(max(self.p.nheads, <uint32_t>1)):
             count += self.ring.heads[i].overwritten
@@ -355,7 +356,7 @@ cdef class RingSender(RingEnd):
 
     @cython.critical_section
     def __len__(self):
-        """Messages, or records, sent and not yet received, by the slowest receiver: a hint."""
+        """Messages, or records, sent and not yet received by the slowest receiver, which may change at any time."""
         cdef uint64_t i
         cdef int64_t most = 0
         for i in range(max(self.p.nheads, <uint32_t>1)):
@@ -401,14 +402,14 @@ cdef class RingReceiver(RingEnd):
         return reduced(self, self.channel)
 
     cdef bint has_next(self, int64_t deadline_ns) except -1:
-        """Whether a call would find something to return, or an error to raise, without waiting.
+        """Whether a call would return a message, or raise an error, without waiting.
 
-        Of a message that comes in pieces, those are taken that come until the deadline; 0: all that are there.
+        Of a message that comes in pieces, take those that come until the deadline; 0: all that are there.
         """
         raise NotImplementedError
 
     cdef bint has_pieces(self) except -1:
-        """Where `has_next` has found nothing: whether more of a message is there, for which its time was too short."""
+        """After `has_next` was False: whether more pieces of a message are there, for which its time was too short."""
         return False
 
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1:
@@ -417,7 +418,7 @@ cdef class RingReceiver(RingEnd):
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
 
     cdef int64_t claim(self) noexcept:
-        """What may be read next, where the sender may overwrite what is not claimed: see `claim_next`."""
+        """Claim the slots to read, where the sender may overwrite others: see `claim_next`."""
         return claim_next(&self.c)
 
     cdef void drop_claim(self) noexcept:
@@ -433,7 +434,7 @@ cdef class RingReceiver(RingEnd):
         return lost(self, self.channel)
 
     cdef object stream_over(self):
-        """The error that nothing more will come."""
+        """The error that no further message can come."""
         if self.peer_state() == END_CLOSED:
             return EndOfStreamError(f"the sender of {self.channel.title} has closed it, and all was received")
         return self.peer_lost()
@@ -444,7 +445,7 @@ cdef class RingReceiver(RingEnd):
         Parameters
         ----------
         default : object
-            What to return if there is none.
+            The result if there is none.
 
         Returns
         -------
@@ -458,7 +459,7 @@ cdef class RingReceiver(RingEnd):
 
     @cython.critical_section
     def poll(self, timeout=0):
-        """Whether `recv` would not have to wait.
+        """Whether `recv` would return or raise without waiting.
 
         Parameters
         ----------
@@ -485,7 +486,7 @@ cdef class RingReceiver(RingEnd):
     @property
     @cython.critical_section
     def ended(self):
-        """Whether the sender has closed in good order and all was received, so that `recv` would raise that."""
+        """Whether the sender has closed in good order and all was received: `recv` would raise `EndOfStreamError`."""
         self.require_idle()
         return self.peer_state() == END_CLOSED and not self.has_next(0) and not self.has_pieces()
 
@@ -514,11 +515,12 @@ cdef class RingReceiver(RingEnd):
         -------
         int
             An eventfd, readable when a message may have come, or the sender is gone. It stays readable until a call
-            with ``timeout=0`` (`try_recv`, `poll`) finds nothing: so call on until then. It closes with this end.
+            with ``timeout=0`` (`try_recv`, `poll`) finds no message, so repeat such calls until then. It closes with
+            this end.
 
         Notes
         -----
-        From the first call on, a thread of this process waits in place of this end.
+        After the first call a thread of this process waits in place of this end.
         """
         return descriptor_of(self)
 
@@ -541,12 +543,12 @@ cdef class RingReceiver(RingEnd):
     @property
     @cython.critical_section
     def dropped_count(self):
-        """Messages, or records, ever dropped because they did not fit, or because newer ones did not."""
+        """Messages, or records, ever dropped because they, or newer ones, found no room."""
         return self.ring.sent.dropped + self.ring.heads[self.number].overwritten
 
     @cython.critical_section
     def __len__(self):
-        """Messages, or records, sent and not yet received: a hint, the other end may change it at any time."""
+        """Messages, or records, sent and not yet received, which the other end may change at any time."""
         return max(0, <int64_t>(self.ring.sent.messages - self.ring.heads[self.number].overwritten
                                 - self.watch.counts.messages))
 

@@ -1,4 +1,4 @@
-"""Locks between processes that survive their holders: waiting for one; those of a queue, in its memory."""
+"""Locks between processes that survive their holders: waiting for one, and the locks in a queue's memory."""
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy, memset
@@ -20,7 +20,7 @@ cdef int require_lock(int error) except -1:
 
 
 cdef bint await_lock(pthread_mutex_t *lock, int outcome, int64_t timeout_ns, memory) except -1:
-    """See `take_lock`, of which ``outcome`` is the first one."""
+    """The rest of `take_lock`, after the ``outcome`` of its first attempt."""
     cdef int64_t deadline_ns = deadline_of(timeout_ns), began_ns = now_ns(), left
     cdef notes_t notes = notes_t(0, 0)
     while outcome == LOCK_LATE:
@@ -57,8 +57,8 @@ def format_queue(buffer):
 
 
 def lock_holders(bytes copy not None):
-    """The numbers of the threads that have the locks of a queue, for sending and for receiving; 0: none. ``copy``: of
-    `QUEUE_NBYTES` bytes of its memory."""
+    """The ids of the threads that hold the locks of a queue, for sending and for receiving; 0: none. ``copy``: the
+    `QUEUE_NBYTES` bytes of the locks."""
     cdef shmring_queue q
     if len(copy) < <Py_ssize_t>sizeof(q):
         return 0, 0

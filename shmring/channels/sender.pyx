@@ -61,7 +61,7 @@ cdef class Sender(RingSender):
         cdef int code = RingSender.attach(self, again)
         if code == 0:
             self.longest = longest_frame(self.p.capacity)
-            # Several pieces fit into the ring, unless they would be so small that their words weigh as much.
+            # Several pieces fit into the ring, unless they would be so small that their words cost as much.
             self.piece = min(min(self.longest, <uint64_t>PIECE_NBYTES),
                              max(self.longest // 4 // WORD_NBYTES * WORD_NBYTES, <uint64_t>PIECE_NBYTES_LEAST))
             # Only a sender that may wait streams.
@@ -128,7 +128,7 @@ cdef class Sender(RingSender):
         return READY
 
     cdef int try_begin_stream(self, message_t *m, uint64_t *wanted) except -1:
-        """Begin a stream once there is room for a frame; raise what must be raised before anything is sent."""
+        """Begin a stream once there is room for a frame; raise the errors after which nothing may be sent."""
         cdef char *to
         if m.meta_nbytes + WORD_NBYTES > self.piece:
             raise ValueError(f"the dtype and shape of this message take {m.meta_nbytes} bytes, which do not fit into a "
@@ -143,7 +143,7 @@ cdef class Sender(RingSender):
     # ---- with a timeout ----
 
     cdef int send_message(self, message_t *m, int64_t timeout_ns) except -1:
-        """READY, LATE or DROPPED. Only with time to wait a message may be streamed."""
+        """READY, LATE or DROPPED. A message is streamed only if the call may wait."""
         cdef uint64_t wanted
         cdef int outcome
         cdef bint is_whole = m.load.nbytes <= self.piece or self.policy != WAITS or timeout_ns == 0
@@ -165,7 +165,7 @@ cdef class Sender(RingSender):
         return self.make_room(wanted, max(wanted, self.p.capacity // 4), timeout_ns)
 
     cdef int send_stream(self, message_t *m, int64_t timeout_ns) except -1:
-        """Send the pieces; an exception or a timeout in the middle has the message cut."""
+        """Send the pieces; after an exception or a timeout in the middle the message is cut later."""
         cdef stream_t stream
         cdef int outcome = NO_ROOM
         stream.m, stream.timeout_ns, stream.deadline_ns, stream.needed = m, timeout_ns, deadline_of(timeout_ns), 0
@@ -187,7 +187,7 @@ cdef class Sender(RingSender):
             self.end_send(m)
 
     cdef int put_pieces(self, message_t *m, uint64_t *needed, int64_t until_ns) noexcept nogil:
-        """READY: all are in the ring; LATE: ``needed`` slots must be free first; UNREADY: ``until_ns`` has come; or
+        """READY: all pieces are in the ring; LATE: ``needed`` slots must be free first; UNREADY: it is ``until_ns``; or
         RING_CORRUPT."""
         cdef uint64_t nbytes
         cdef int64_t words
@@ -222,25 +222,26 @@ cdef class Sender(RingSender):
         x : bytes-like or array
             ``bytes``, ``bytearray``, a ``memoryview`` of bytes: received as ``bytes``. Any array on the CPU (NumPy,
             ml_dtypes, DLPack, the buffer protocol; structured dtypes too): received as an ndarray of that dtype and
-            shape. It may be changed after the call. Of any size: what is longer than the ring streams through it.
+            shape. It may be changed after the call. It may have any size: a message longer than the ring streams
+            through it.
         timeout : float, optional
             Seconds to wait for room; None for ever, 0 not at all.
 
         Returns
         -------
         bool
-            True; False if the channel drops what does not fit, and this message did not. In a broadcast an int: the
-            number of receivers that it goes to, which includes ends that no process has taken yet.
+            True; False if the channel has dropped the message. In a broadcast an int: the number of receivers that get
+            it, ends that no process has taken yet included.
 
         Raises
         ------
         queue.Full
-            No room in time. No receiver gets anything of this message.
+            No room in time. No receiver gets any part of this message.
         PeerLostError
-            The receiver has closed, or died; in a broadcast, all receivers have. On a named channel a new one may come,
-            and sending goes on.
+            The receiver has closed, or died; in a broadcast, all receivers have. On a named channel a new one may come;
+            then sending continues.
         TypeError, ValueError
-            Not bytes nor an array, or too long for a call that may not wait. Nothing was sent.
+            Neither bytes nor an array, or too long for a call that may not wait. Nothing was sent.
         """
         cdef message_t m
         cdef int64_t timeout_ns = -1 if timeout is None else timeout_to_ns(timeout)
@@ -259,7 +260,7 @@ cdef class Sender(RingSender):
 
     @cython.critical_section
     def try_send(self, x):
-        """Send bytes or an array if there is room for all of it now. Raises as `send`.
+        """Send bytes or an array if there is room for the whole message now. Raises as `send`.
 
         Parameters
         ----------
@@ -269,7 +270,7 @@ cdef class Sender(RingSender):
         Returns
         -------
         bool
-            False if there is no room; nothing was sent then.
+            False if there is no room: nothing was sent.
         """
         cdef message_t m
         if PyBytes_CheckExact(x) and put_bytes(self, x):
@@ -298,7 +299,7 @@ cdef class Sender(RingSender):
         Raises
         ------
         ObjectError
-            It does not pickle. Nothing was sent.
+            The object does not pickle. Nothing was sent.
         ValueError
             The channel was made with ``allow_pickle=False``.
         queue.Full, PeerLostError
@@ -310,7 +311,7 @@ cdef class Sender(RingSender):
         return self.send_encoded(&m, timeout_to_ns(timeout))
 
     def send_async(self, x):
-        """Await room for bytes or an array, and send it, in an event loop of asyncio.
+        """Await room for bytes or an array, and send them, in an event loop of asyncio.
 
         Parameters
         ----------
@@ -320,7 +321,7 @@ cdef class Sender(RingSender):
         Returns
         -------
         coroutine
-            Raises as `send` does. Cancelled, it has sent nothing.
+            Raises as `send`. If it is cancelled, nothing was sent.
         """
         return self._send_in_steps(x, False)
 
@@ -335,7 +336,7 @@ cdef class Sender(RingSender):
         Returns
         -------
         coroutine
-            Raises as `send_object` does. Cancelled, it has sent nothing.
+            Raises as `send_object`. If it is cancelled, nothing was sent.
         """
         return self._send_in_steps(pickle_object(obj, self.channel), True)
 
@@ -351,10 +352,10 @@ cdef class Sender(RingSender):
 
     @cython.critical_section
     cdef int take_step(self, message_t *m) except -1:
-        """Send a message, or go on with it, without waiting: LATE if there is no room for the rest, or it takes long.
+        """Send a message, or its next pieces, without waiting: LATE if there is no room for the rest, or it takes long.
 
-        To be called until it is not LATE; then, or to give the message up, call `end_send`. In between no other call of
-        this end is possible if a part of the message is in the ring.
+        The caller repeats it until it is not LATE; then, or to give the message up, calls `end_send`. In between no
+        other call of this end is possible if a part of the message is in the ring.
         """
         cdef uint64_t wanted = 0
         cdef int outcome = READY
@@ -371,7 +372,7 @@ cdef class Sender(RingSender):
                     outcome = self.put_pieces(m, &wanted, now_ns() + LONGEST_COPY_NS)
                 if outcome == RING_CORRUPT:
                     raise self.corrupt()
-                if outcome == UNREADY:     # the descriptor is readable: other tasks run, and this one goes on
+                if outcome == UNREADY:     # the descriptor is readable: other tasks run, and this one continues
                     return LATE
             if outcome == LATE:        # looks again, and arms the notifier
                 outcome = self.await_room(wanted, 0)
@@ -385,7 +386,7 @@ cdef class Sender(RingSender):
     def send_many(self, messages, timeout=None):
         """Send several messages, announced together as far as there is room.
 
-        Raises as `send`; the messages before the one concerned were sent.
+        Raises as `send`; the messages before the one that raises were sent.
 
         Parameters
         ----------
@@ -396,7 +397,8 @@ cdef class Sender(RingSender):
         Returns
         -------
         int
-            How many went in, from the first one on; fewer than there are only if time ran out, or the channel drops.
+            The number of messages sent, from the first one on; fewer than ``messages`` has only after the timeout, or
+            if the channel drops.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef int64_t count = 0, needed
@@ -432,7 +434,7 @@ cdef class Sender(RingSender):
         return count
 
     cdef void announce_quiet(self) noexcept:
-        """Announce what `send_many` has put into the ring; not in a child that the iterable has forked."""
+        """Announce the messages that `send_many` has put into the ring; not in a child that the iterable has forked."""
         if self.quiet and self.is_taken and self.generation == fork_generation():
             self.p.reserved = 0      # a lease that the iterable has left open stays open: `commit` knows its size
             announce(self, self.quiet)
@@ -445,9 +447,9 @@ cdef class Sender(RingSender):
         Parameters
         ----------
         shape : int or tuple of int
-            Of the array to write; at most half the capacity.
+            The shape of the array to write, which may take at most half the capacity.
         dtype : dtype, optional
-            None: bytes, and it will be received as ``bytes``; else as an array.
+            None: uint8, and the message is received as ``bytes``; else as an array.
         timeout : float, optional
             As in `send`.
 
@@ -460,9 +462,9 @@ cdef class Sender(RingSender):
         Raises
         ------
         queue.Full, PeerLostError
-            As in `send`; also ``queue.Full`` if the channel drops what does not fit.
+            As in `send`; ``queue.Full`` also if the channel drops instead of waiting.
         TypeError, ValueError
-            No such array, or too large; or another lease is open.
+            No array can have that shape and dtype, or it is too large; or another lease is open.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t wanted
@@ -495,17 +497,17 @@ cdef class Sender(RingSender):
 
     @cython.critical_section
     def commit(self, count=None):
-        """Send what was reserved, and end the lease.
+        """Send the reserved message, and end the lease.
 
         Parameters
         ----------
         count : int, optional
-            Only the first so many along the first axis.
+            The length to send along the first axis; by default all of it.
 
         Returns
         -------
         bool
-            As of `send`.
+            As `send` returns.
 
         Raises
         ------
@@ -543,7 +545,7 @@ cdef class Sender(RingSender):
 
     @property
     def longest_nbytes(self):
-        """The longest message that lies in the ring in one piece; longer ones stream, and `try_send` refuses them."""
+        """Bytes of the longest message in one piece; longer ones stream, and `try_send` raises `ValueError`."""
         return longest_frame(self.ring.nslots)
 
 

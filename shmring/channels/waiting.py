@@ -1,4 +1,4 @@
-"""Waiting at several ends that have nothing to do with each other."""
+"""One wait for several ends of different channels: `wait`."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ _ENDS = (FanInReceiver, Queue, Receiver, RecordReceiver)
 
 
 def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
-    """Wait until one or more of several ends have something to receive.
+    """Wait until one or more of several ends have a message to receive.
 
     Parameters
     ----------
     ends : iterable
-        At least one. Receivers of channels, fan-ins and broadcasts, queues; and whatever
-        `multiprocessing.connection.wait` takes: connections, sockets, descriptors, sentinels of processes.
+        At least one. Receivers of channels, fan-ins and broadcasts, queues; and the arguments of
+        `multiprocessing.connection.wait`: connections, sockets, descriptors, sentinels of processes.
     timeout : float, optional
         Seconds to wait; None for ever, 0 not at all.
 
     Returns
     -------
     list
-        The ends that are ready, in the order of ``ends``; empty if time ran out. A receiver is ready if `poll` is True,
-        so also at the end of its stream. What is in a queue may be taken by another process.
+        The ends that are ready, in the order of ``ends``; empty after ``timeout``. A receiver is ready if its `poll` is
+        True, so also at the end of its stream. Another process may take the item that made a queue ready.
 
     Raises
     ------
     ValueError
         There are no ends, so that the wait could never end; or the timeout is negative.
     TypeError
-        One of them cannot be waited for; a sender, for example.
+        An end cannot be waited for, a sender for example.
     ClosedError
-        One of them is closed.
+        An end is closed.
 
     Notes
     -----
-    The calling thread sleeps once for all of them. One end alone is waited for as by its `poll`; of several, each
-    receiver of a channel has a thread without the GIL behind its descriptor (`Receiver.fileno`), a queue or connection
-    has none. A wait of 30 seconds writes a note on standard error (``SHMRING_WAIT_NOTES``).
+    The calling thread sleeps once for all ends. For one end the call is its `poll`. For several, each receiver of a
+    channel needs a thread without the GIL for its descriptor (`Receiver.fileno`), a queue or connection needs none. A
+    wait of 30 seconds writes a note on standard error (``SHMRING_WAIT_NOTES``).
     """
     ends = list(ends)
     if not ends:

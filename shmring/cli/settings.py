@@ -1,4 +1,4 @@
-"""The settings in the environment that commands read, parsed before a command starts: a bad one is no failure of it."""
+"""The settings in the environment that each command reads, parsed before it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show the running jobs of this user: what each rank does, which ranks wait, and which ones keep the others.
+"""Show the running jobs of this user: what each rank does, which ranks wait, and for which ranks.
 
 Attaches to running programs, which need no option for it, and reads copies: watching does not slow a job down. Jobs
 are found by their processes, so run it where one process of the job can be seen: on the host, or in any

@@ -45,7 +45,7 @@ class Work(Future):
         self._callbacks: list[Callable[[], None]] = []
 
     def hasten(self) -> None:
-        """Do it on this thread, after everything before it, unless another thread is doing asynchronous work already.
+        """Make the call on this thread, after everything before it, unless another thread is making asynchronous calls.
 
         For a caller that would only wait: saves the change of threads. Ctrl-C then interrupts the operation and not the
         wait for it, so the communicator is broken.
@@ -64,7 +64,7 @@ class Work(Future):
         fn : callable
             Called at once, on this thread, if nothing is pending on the communicator; else by the communicator's
             thread. It may make calls on the communicator, which take the place in the order of calls where the callback
-            is added. What it raises is reported by `sys.unraisablehook` and has no other effect.
+            is added. An exception of it is reported by `sys.unraisablehook` and has no other effect.
         """
         if not callable(fn):
             raise TypeError(f"add_done_callback takes a callable, not {type(fn).__name__}")

@@ -85,7 +85,7 @@ cdef class Rows:
     size : int
         Number of ranks.
     name : str
-        Of the argument.
+        The name of the argument.
     """
 
     cdef tuple counts            # by rank
@@ -323,7 +323,7 @@ cdef class SwapCall(Call):
     cdef int64_t *numbers        # of each rank: rows to each, rows expected from each or -1, rows of its output or -1
 
     cdef int set_numbers(self, int size, tuple own) except -1:
-        """Have these numbers of this rank exchanged for those of all."""
+        """Fill in this rank's numbers for the exchange with the numbers of all."""
         cdef call_t *c = &self.exchange
         self.memory = Heap()
         self.numbers = <int64_t *> self.memory.allocate(len(own) * size, sizeof(int64_t))

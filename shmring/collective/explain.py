@@ -60,7 +60,7 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
 
 
 def _standing(name: str, candidates: tuple[str, ...]) -> str:
-    """What becomes of an algorithm, in a word."""
+    """Whether an algorithm is taken, in a word."""
     return "taken" if name == candidates[0] else "tried" if name in candidates else "no"
 
 

@@ -59,7 +59,7 @@ cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 cdef size_t plan_nbytes(Engine e, call_t *c) noexcept nogil:
-    """What the plan of a collective is made for: bytes of the vector, or of one block where there is one per rank."""
+    """The bytes that a plan is made for: those of the vector, or of one block where there is one per rank."""
     return c.x.nbytes // e.c.group.size if KIND[c.kind].blocks_in else c.x.nbytes
 
 

@@ -48,7 +48,7 @@ _OURS = {
 
 
 class Hint:
-    """What a class has under a name of mpi4py: no attribute, but an error that helps."""
+    """The attribute under a name of mpi4py: getting it raises an error that names the call to use."""
 
     __slots__ = ("_name", "_ours")
     __doc__ = None

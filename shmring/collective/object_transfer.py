@@ -46,7 +46,7 @@ class PackedSize(NamedTuple):
 
 
 class ObjectHeader(NamedTuple):
-    """What is sent ahead of an object. ``inline`` starts its pickle stream, or is an error text if ``failed``."""
+    """The header sent ahead of an object. ``inline`` starts its pickle stream, or is an error text if ``failed``."""
 
     failed: bool
     nbytes: PackedSize

@@ -214,7 +214,7 @@ def _transfer(
 
 
 def _exchange_headers(comm: Any, call: ObjectCall, own: np.ndarray, root: int, timeout: Any) -> np.ndarray:
-    """The headers of the objects that this rank is to know of, by rank; of a broadcast, that of the one object."""
+    """The headers of the objects that this rank needs, by rank; of a broadcast, the header of the one object."""
     if call in (ObjectCall.GATHER, ObjectCall.ALL_GATHER):
         return comm.all_gather(own[0], timeout=timeout)
     if call is ObjectCall.ALL_TO_ALL:

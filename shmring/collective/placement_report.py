@@ -22,7 +22,7 @@ class SegmentPlacement(NamedTuple):
     ----------
     kind : {"outbox", "array", "result"}
     number : int
-        Of the array, from 1 on in the order in which the arrays were made; 0 for an outbox.
+        The number of the array, from 1 on in the order in which the arrays were made; 0 for an outbox.
     rank : int
         The rank that writes it.
     home : int

@@ -17,7 +17,7 @@ class Timeline:
     Attributes
     ----------
     path : str
-        Of the file of this rank.
+        The path of this rank's file.
     """
 
     def __init__(self, engine: Any, trace: Trace) -> None:

@@ -1,4 +1,4 @@
-# A checked collective, and what executes it: the interface between the calls and the executors.
+# A checked collective, and its executor: the interface between the calls and the executors.
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 

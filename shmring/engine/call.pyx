@@ -5,7 +5,6 @@ A collective is one record, `call_t`, whether it comes from Python or C, is made
 """
 
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.outputs cimport OVERLAP
 from shmring.base.hashing cimport mix
 from shmring.engine.kinds cimport KIND, KIND_ALL_TO_ALL
 from shmring.engine.signature cimport pack_digest
@@ -18,7 +17,7 @@ cdef int64_t MOST_ELEMENTS = <int64_t> 1 << 58      # of all blocks of a call wi
 # ---- blocks of different sizes ---------------------------------------------------------------------------------------
 
 cdef int64_t ncounts(call_t *c, int size) noexcept nogil:
-    """How many counts a call has."""
+    """The number of counts of a call."""
     return size * <int64_t> size if c.kind == KIND_ALL_TO_ALL else size
 
 
@@ -32,21 +31,21 @@ cdef inline int64_t sum_counts(const int64_t *counts, int n, int step) noexcept 
 
 
 cdef int64_t elements_of_x(call_t *c, int rank, int size) noexcept nogil:
-    """How many elements the counts of a call give the ``x`` of a rank."""
+    """The elements of a rank's ``x`` by the counts of a call."""
     if c.kind == KIND_ALL_TO_ALL:
         return sum_counts(c.counts + rank * <int64_t> size, size, 1)
     return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_in else c.counts[rank]
 
 
 cdef int64_t elements_of_out(call_t *c, int rank, int size) noexcept nogil:
-    """How many elements the counts of a call give the ``out`` of a rank."""
+    """The elements of a rank's ``out`` by the counts of a call."""
     if c.kind == KIND_ALL_TO_ALL:
         return sum_counts(c.counts + rank, size, size)
     return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_out else c.counts[rank]
 
 
 cdef size_t place_by_counts(call_t *c, int rank) noexcept nogil:
-    """Where the block of a rank begins in an array of blocks, by the counts."""
+    """The offset of a rank's block in an array of blocks, by the counts."""
     return <size_t> sum_counts(c.counts, rank, 1) * c.x.itemsize
 
 
@@ -62,7 +61,7 @@ cdef size_t largest_message(call_t *c, int size) noexcept nogil:
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 cdef int check_counts(call_t *c, int rank, int size) noexcept nogil:
-    """Check the counts of a call, and the arrays against them: SOUND, or what is wrong."""
+    """Check the counts of a call, and the arrays against them: SOUND, or the mistake."""
     cdef int64_t left = MOST_ELEMENTS
     cdef int64_t i
     for i in range(ncounts(c, size)):
@@ -90,7 +89,7 @@ cdef uint64_t sign_counts(call_t *c, int size) noexcept nogil:
 
 
 cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
-    """Raise what is wrong with a call."""
+    """Raise the error of a mistake in a call."""
     if mistake == BAD_ROOT:
         raise ValueError(f"root={c.root}: must be a rank, from 0 to {size - 1}")
     if mistake == BAD_OP:
@@ -112,7 +111,8 @@ cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
     if mistake == UNEVEN:
         raise ValueError("in place, a rank receives from each peer as many elements as it sends there: pass "
                          "out_counts equal to counts, or another array as out")
-    raise ValueError(OVERLAP)
+    raise ValueError("x and out overlap, but not in place: pass as one of them exactly the part of the other where the "
+                     "call has it in place (the same array where both are of one size), or arrays that do not overlap")
 
 
 cdef object dtype_name(const array_t *a):
@@ -120,25 +120,25 @@ cdef object dtype_name(const array_t *a):
 
 
 cdef int refuse_out(call_t *c, count) except -1:
-    """Raise that ``out`` has not as many elements as the counts say."""
+    """Raise that ``out`` has another number of elements than the counts require."""
     raise ValueError(f"out has {c.out.count} elements; the counts require {count}")
 
 
 # ---- executors -------------------------------------------------------------------------------------------------------
 
 cdef class Prepared:
-    """A checked call that an executor has made ready. It does not keep the arrays alive."""
+    """A checked call that an executor has prepared. It does not keep the arrays alive."""
 
     cdef int run(self) except -1:
         """Make the call. The caller has entered."""
         raise NotImplementedError
 
     def describe(self):
-        """What this rank does, in readable lines."""
+        """The steps of this rank, in readable lines."""
         return ""
 
     def outline(self):
-        """What this rank does, in a few words."""
+        """The steps of this rank, in a few words."""
         return ""
 
 
@@ -154,8 +154,8 @@ cdef class Executor:
         raise NotImplementedError
 
     cdef int enter(self) except -1:
-        """Begin calls that no other thread may come between; raises if the communicator is unusable."""
+        """Keep calls of other threads out until `leave`; raises if the communicator is unusable."""
         raise NotImplementedError
 
     cdef void leave(self) noexcept:
-        """End them."""
+        """Let other threads make calls."""

@@ -140,7 +140,7 @@ cdef inline char *address(engine_t *e, execution_t *x, operand_t *o) noexcept no
     return (x.in_base if o.space == IN else x.out_base) + offset
 
 
-cdef inline int stores(engine_t *e, execution_t *x, operand_t *o) noexcept nogil:
+cdef inline int stores(execution_t *x, operand_t *o) noexcept nogil:
     return x.outbox_stores if o.space == SLOT else x.out_stores
 
 
@@ -148,7 +148,7 @@ cdef void copy(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
     cdef char *dst = address(e, x, &s.operands[0])
     cdef char *src = address(e, x, &s.operands[1])
     if dst != src:      # equal if an in-place operation copies a block to its own place
-        copy_bytes(dst, src, s.nbytes, stores(e, x, &s.operands[0]))
+        copy_bytes(dst, src, s.nbytes, stores(x, &s.operands[0]))
 
 
 cdef inline fold_t fold_of(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
@@ -170,7 +170,7 @@ cdef void fold(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
     cdef operand_t *also = s.operands + 1
     cdef operand_t *sources = also + s.nalso
     cdef char *dst = address(e, x, &s.operands[0])
-    cdef int dst_stores = stores(e, x, &s.operands[0])
+    cdef int dst_stores = stores(x, &s.operands[0])
     cdef int64_t done = 0, part = s.nbytes
     cdef int i
     if s.nalso > 1:
@@ -181,12 +181,12 @@ cdef void fold(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
             e.sources[i] = address(e, x, &sources[i]) + done
         if s.nalso == 1:
             reduce_into(&f, dst + done, address(e, x, also) + done, e.sources, s.nsources, part // x.itemsize,
-                        dst_stores, stores(e, x, also))
+                        dst_stores, stores(x, also))
         else:
             reduce_into(&f, dst + done, NULL, e.sources, s.nsources, part // x.itemsize,
                         dst_stores if s.nalso == 0 else SHMRING_ORDINARY, SHMRING_ORDINARY)
             for i in range(s.nalso):
-                copy_bytes(address(e, x, &also[i]) + done, dst + done, part, stores(e, x, &also[i]))
+                copy_bytes(address(e, x, &also[i]) + done, dst + done, part, stores(x, &also[i]))
         done += part
 
 

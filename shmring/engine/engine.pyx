@@ -485,7 +485,7 @@ cdef class Engine:
         return self.programs.setdefault(key, program)      # another thread may have made it meanwhile
 
     def stats(self):
-        """What was chosen here, and why; see `Communicator.stats`."""
+        """The choices made here, and their reasons; see `Communicator.stats`."""
         cdef Program program
         cdef int nthreads = 1 if self.team is None else self.team.nthreads()
         return {
@@ -548,7 +548,7 @@ cdef class Engine:
 
     @cython.critical_section
     cdef int note_trouble(self) except -1:
-        """Have every further call raise the error of the abort record. Of several threads the first one decides."""
+        """Make every further call raise the error of the abort record. Of several threads the first one decides."""
         if self.trouble is None:
             trouble = self.diagnose()      # lets other threads run
             if self.trouble is None:
@@ -624,7 +624,7 @@ cdef class Engine:
         return self.c.group.rank
 
     def facts(self):
-        """What tells this communicator from others, for its timelines (engine/recording.pyx)."""
+        """The identity of this communicator, for its timelines (engine/recording.pyx)."""
         group = hashlib.blake2b(self.nonces, digest_size=8).hexdigest()
         return {"name": self.name, "group": group, "rank": self.c.group.rank, "size": self.c.group.size}
 
@@ -652,7 +652,7 @@ cdef class Engine:
 
     @cython.critical_section
     def account(self):
-        """What each rank is in and waits for, as text; empty if this process must not access the memory."""
+        """The call and the wait of each rank, as text; empty if this process must not access the memory."""
         cdef int j, nlooks = min(self.c.group.size, 8 * <int> SHMRING_LATE_NBYTES)
         cdef Py_ssize_t nbytes = control_nbytes()
         copies = bytearray(nlooks * nbytes)      # made before the check

@@ -1,4 +1,4 @@
-"""The kinds of calls and what each needs, as Python reads them: the table of ``engine/kinds.h``. And signatures as
+"""The kinds of calls, and the arguments of each, for Python: the table of ``engine/kinds.h``. And signatures as
 text, for a `MismatchError` or a `CollectiveTimeoutError`.
 """
 
@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     code : int
         In signatures and in C.
     name : str
-        Of the method.
+        The name of the method.
     inputs, outputs : {"none", "root", "all"}
         The ranks that contribute ``x``, and those that get ``out``.
     blocks_in, blocks_out : bool

@@ -1,4 +1,4 @@
-# What the engine records of its calls while they run, for observers: timelines, ranges of a profiler, lines of Python.
+# Records of the engine's calls while they run, for observers: timelines, ranges of a profiler, lines of Python.
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 

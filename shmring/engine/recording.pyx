@@ -1,4 +1,4 @@
-"""What the engine records of its calls while they run, for observers.
+"""Records of the engine's calls while they run, for observers.
 
 *Timelines*: each rank records its calls in a file of its own, a ring of records, which ``shmring trace`` merges. The
 file is mapped, so what is recorded stays there if the rank is killed. A record takes two readings of the clock. A

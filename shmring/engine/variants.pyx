@@ -28,7 +28,7 @@ THREADS_NAMES = "by rule", "otherwise"
 PATH_NAMES = "direct", "staged"
 
 
-cdef call_learner_t *find_learner(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil:
+cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """The learner of a call that begins: its own, or else a new one."""
     cdef call_learner_t *found = v.learners
     cdef call_learner_t *each
@@ -64,7 +64,7 @@ cdef call_learner_t *find_learner(engine_t *e, variants_t *v, program_t *program
 
 cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """Choose the variant of a call that begins, on all ranks alike."""
-    cdef call_learner_t *c = find_learner(e, v, program, x)
+    cdef call_learner_t *c = find_learner(v, program, x)
     cdef learner_t *own = &c.learned
     cdef int decider = e.group.rank if x.kind == KIND_NONE else max(x.root, 0)
     cdef uint64_t *word = &e.group.outbox[decider].choices[program.learner]
@@ -109,7 +109,7 @@ cdef inline int output_stores(execution_t *x) noexcept nogil:
 
 
 cdef uint32_t offer_of(variants_t *v, Program program):
-    """What can be learned of a call whose first program this is."""
+    """The alternatives of a call whose first program this is."""
     cdef uint32_t offer = 0
     if program.plan.size < 2 or program.plan.used_nbytes == 0:
         return 0

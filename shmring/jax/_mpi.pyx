@@ -4,10 +4,10 @@ This file is a module of Python and that library at once: MPItrampoline, linked 
 imported, and `MPIABI_Init_thread` (``jax/mpitrampoline.h``) imports it when JAX makes its CPU backend.
 
 A communicator of MPI is a `clique_t`. If it could not be made, or a call on it has failed, it keeps the reason, and
-each further call returns that. XLA ignores what Comm_split returns, and shows the text of an operation's error.
+each further call returns that. XLA ignores the result of Comm_split, and shows the text of an operation's error.
 
-A receive is only noted by Irecv, and made by its Wait, without the GIL: XLA waits at once for what it has posted. A
-Wait for anything else posts it before, as Irecv would have.
+Irecv only notes a receive, and its Wait makes it, without the GIL: XLA waits at once for its requests. A Wait for
+another request first posts the noted receives, as Irecv would have.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t
@@ -68,7 +68,7 @@ shmring_mpi_is_imported = 1
 # ---- start and end ---------------------------------------------------------------------------------------------------
 
 cdef public int shmring_mpi_start() except -1:
-    """Connect this process with the others of JAX's distributed client; raises why that is not possible."""
+    """Connect this process with the others of JAX's distributed client; raises if that is not possible."""
     global api, world_rank, world_size
     api = shmring_import()
     world_rank, world_size = world.connect()
@@ -109,7 +109,7 @@ cdef public int MPIABI_Error_string(int code, char *text, int *nbytes) noexcept 
 # ---- cliques ---------------------------------------------------------------------------------------------------------
 
 cdef public int MPIABI_Comm_split(uintptr_t comm, int color, int key, uintptr_t *made) noexcept nogil:
-    """Make the clique of the processes that give the same colour; what fails is known to its operations alone."""
+    """Make the clique of the processes that give the same colour; only its operations report a failure."""
     cdef clique_t *clique = <clique_t *> calloc(1, sizeof(clique_t))
     made[0] = <uintptr_t> clique if clique != NULL else SHMRING_MPI_COMM_NULL
     if clique == NULL:
@@ -184,7 +184,7 @@ cdef public int MPIABI_Comm_free(uintptr_t *comm) noexcept nogil:
 
 
 cdef int conclude(clique_t *clique, int code) noexcept nogil:
-    """0; or the table's error, which from now on is that of every call, and an abort for the other members."""
+    """0; or the table's error, which every later call on the clique returns; the other members get an abort."""
     cdef const shmring_error *last
     shmring_mpi_count(&shmring_mpi_nended)
     if code == 0:
@@ -196,7 +196,7 @@ cdef int conclude(clique_t *clique, int code) noexcept nogil:
     return code
 
 
-cdef int refuse(clique_t *clique, const char *text) noexcept nogil:
+cdef int refuse(const char *text) noexcept nogil:
     """End an operation whose arguments are not supported: an error of this call alone."""
     shmring_mpi_count(&shmring_mpi_nended)
     return shmring_mpi_fail(text)
@@ -260,7 +260,7 @@ cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *count
         return SHMRING_MPI_ERR_OTHER
     for rank in range(clique.size):
         if counts[rank] != counts[0]:
-            return refuse(clique, "shmring: MPI_Reduce_scatter with counts that differ, which JAX does not make")
+            return refuse("shmring: MPI_Reduce_scatter with counts that differ, which JAX does not make")
     return conclude(clique, shmring_reduce_scatter(api, clique.comm, x, out, counts[0], number_of(dtype), number_of(op),
                                                    SHMRING_DEFAULT_TIMEOUT))
 
@@ -271,7 +271,7 @@ cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
     if out_count != count or number_of(out_dtype) != number_of(dtype):
-        return refuse(clique, "shmring: MPI_Allgather with another count or type of output, which JAX does not make")
+        return refuse("shmring: MPI_Allgather with another count or type of output, which JAX does not make")
     return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, number_of(dtype),
                                                SHMRING_DEFAULT_TIMEOUT))
 
@@ -361,8 +361,8 @@ cdef public int MPIABI_Wait(uintptr_t *request, void *status) noexcept nogil:
 
 
 cdef int complete(pending_t *own) noexcept nogil:
-    """Make the send or receive. Receives that are noted come first: those before a receive may be for the same
-    message, and a send may wait for a rank that waits for any of them."""
+    """Make the send or receive. Noted receives are posted first: earlier ones may match the same message, and a send
+    may wait for a rank that waits for one of them."""
     cdef pending_t *other = <pending_t *> shmring_mpi_pending
     cdef int is_over = 0
     cdef int code = 0 if own.is_noted else api.test(&own.request, &is_over, NULL)

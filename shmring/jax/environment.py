@@ -1,4 +1,4 @@
-"""What jaxlib reads when it is imported: the variables that make shmring its collectives, and the cluster for JAX.
+"""The environment variables that jaxlib reads when it is imported, and shmring's cluster for JAX.
 
 Imports nothing of jax by itself.
 """
@@ -11,8 +11,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
-# What shmring does at exit is registered before jax is imported, and so comes after what JAX does, which may still
-# have work under way.
+# Registers shmring's exit handlers before jax is imported, so they run after JAX's, which may still have work under
+# way.
 import shmring.base.lifecycle  # noqa: F401
 
 _CLUSTERS = "jax._src.clusters"

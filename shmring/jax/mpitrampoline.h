@@ -1,4 +1,4 @@
-/* What MPItrampoline, which is linked into jaxlib, looks up in the library that MPITRAMPOLINE_LIB names.
+/* The names that MPItrampoline, which is linked into jaxlib, looks up in the library of MPITRAMPOLINE_LIB.
  *
  * It looks up each name of its ABI, and a missing one ends the process. XLA uses those that shmring/jax/_mpi.pyx defines.
  * This file has the others: constants with a value of their own each, and functions that return an error. To be

@@ -28,16 +28,17 @@ def initialize(
         cluster that it knows (Slurm, Open MPI).
     settings : mapping, optional
         Fields of `shmring.config.Config` for the communicators: ``{"timeout": 60}``. Equal on all processes; they
-        win over the variables ``SHMRING_*``.
+        override the variables ``SHMRING_*``.
     **options
         Further arguments of `jax.distributed.initialize`, ``initialization_timeout`` for example.
 
     Raises
     ------
     TypeError, ValueError
-        A bad setting; or JAX's own, for arguments that are missing and were not found.
+        A bad setting; or an error of JAX, if arguments are missing and JAX finds no cluster.
     RuntimeError
-        jax was imported earlier without the variables; or JAX's own, if a computation has run or it was called before.
+        jax was imported earlier without the variables; or an error of JAX, if a computation has run or JAX is
+        initialized.
 
     Notes
     -----

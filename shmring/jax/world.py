@@ -72,7 +72,7 @@ class _World:
             one.close()
 
     def communicators(self) -> list[Communicator]:
-        """All that are open, of groups first."""
+        """All open communicators, those of groups first."""
         return [*self.groups, *([self.communicator] if self.communicator else [])]
 
 
@@ -82,8 +82,8 @@ _world: _World | None = None
 def connect() -> tuple[int, int]:
     """Make the communicator of all processes; returns rank and size.
 
-    If one of them cannot take part, no group can be made, on all of them, and a warning has the reason: JAX makes its
-    backend without looking at what a start of MPI returns.
+    If a process cannot take part, no process can make a group, and each warns with the reason: JAX ignores the result
+    of MPI's start.
     """
     global _world
     state = _client_state()
@@ -103,8 +103,8 @@ def split(color: int, key: int) -> tuple[Communicator | None, str, int]:
     """Make the group of the processes that give the same colour.
 
     ``color`` is the number of the group's first device, ``key`` the place of this process's device in it. The size
-    of the group is not given: so all processes take part in each split, and what they have given is compared. Returns
-    the group; or None, the reason, and the size as far as it is known.
+    of the group is not given: so all processes take part in each split and compare their arguments. Returns the group;
+    or None, the reason, and the size as far as it is known.
     """
     assert _world is not None, "a group before the start"
     if _world.communicator is None:
@@ -138,7 +138,7 @@ def exit() -> None:
 
 
 def inconsistency(given: list, owner: dict[int, int]) -> str:
-    """What is wrong with the colours and keys of all ranks, or an empty text.
+    """The mistake in the colours and keys of all ranks, or an empty text.
 
     Pure, but for ``owner``, to which the first device of each group is added. Equal on all ranks.
     """
@@ -204,7 +204,7 @@ def agree(client: Any, rank: int, size: int) -> str:
 
 
 def _judge(client: Any, size: int, limit_ms: int) -> dict[str, str]:
-    """Rank 0: the key of the session, or what is wrong."""
+    """On rank 0: the key of the session, or the error of all."""
     found = []
     for rank in range(size):
         try:

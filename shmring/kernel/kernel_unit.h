@@ -1,4 +1,4 @@
-/* What each of the kernels_*.c begins with, before its target region. */
+/* The common beginning of kernels_*.c, before their target regions. */
 #ifndef SHMRING_KERNEL_UNIT_H
 #define SHMRING_KERNEL_UNIT_H
 

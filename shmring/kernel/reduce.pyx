@@ -225,7 +225,7 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, stores="ordi
     op : str
         One of ``shmring.dtypes.OPS`` or an alias.
     out : ndarray, optional
-        Of their shape and dtype; may be one of the sources, but must not overlap one otherwise. None: a new array.
+        An array of their shape and dtype; may be one of the sources, else must not overlap them. None: a new array.
     also : ndarray, optional
         A second destination of the same result; may be one of the sources, not ``out``.
     kernel : str, optional

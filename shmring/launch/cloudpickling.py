@@ -47,7 +47,7 @@ def _not_portable(thing: Any) -> ImportError:
 
 
 class _PortablePickler(reduction.ForkingPickler):
-    """That of multiprocessing; refuses what a process that is started could not import."""
+    """The pickler of multiprocessing; refuses objects that a started process could not import."""
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, (type, FunctionType)) and thing.__module__ == "__main__":

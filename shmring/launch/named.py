@@ -1,4 +1,4 @@
-"""Communicators by name: the default one of a process, and those that compiled and exported programs look for."""
+"""Communicators by name: the default one of a process, and those that compiled and exported programs look up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ by_name: dict[str, Communicator] = {}  # "" is the default communicator
 
 
 def communicator(name: str = "") -> Communicator:
-    """Return the communicator of that name; by default the one that calls without ``comm`` use.
+    """Return the communicator of that name; by default the one of calls without ``comm``.
 
     Parameters
     ----------
@@ -24,13 +24,13 @@ def communicator(name: str = "") -> Communicator:
     KeyError
         No communicator has that name.
     Exception
-        Any error of `shmring.init`, if the default one is made.
+        An error of `shmring.init`, if this call makes the default communicator.
 
     Notes
     -----
-    The default one is made at its first use by `shmring.init`, from the environment variables of the launcher
+    The default communicator is made at its first use by `shmring.init`, from the environment variables of the launcher
     (torchrun, ``shmring run``, ...), unless `set_communicator` has set another; then the call is collective. One
-    registry serves all frameworks: what `shmring.torch` names, `shmring.jax` finds.
+    registry serves all frameworks: `shmring.jax` finds a name that `shmring.torch` has given.
     """
     if name not in by_name:
         if name:
@@ -45,7 +45,7 @@ def set_communicator(comm: Communicator, name: str = "") -> None:
     Parameters
     ----------
     comm : Communicator
-        Kept alive until its name is given to another one. Not closed by this module.
+        Kept alive until another communicator gets its name. Not closed by this module.
     name : str
         Stored in the graphs of compiled and exported programs, so it must be the same on all ranks and in all
         processes that execute them.

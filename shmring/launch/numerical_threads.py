@@ -1,4 +1,4 @@
-"""How many threads the numerical libraries of each rank start: a fair share of the processors."""
+"""The number of threads of the numerical libraries in each rank: a fair share of the processors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ THREAD_VARIABLES = (
     "BLIS_NUM_THREADS",
     "GOTO_NUM_THREADS",
 )
-"""What OpenMP, and the libraries of linear algebra under NumPy and torch, read when they are loaded."""
+"""The variables that OpenMP, and the libraries of linear algebra under NumPy and torch, read when they are loaded."""
 
 ONE_THREAD = dict.fromkeys(THREAD_VARIABLES, "1")
 

@@ -33,7 +33,7 @@ def seconds(value: float | None, name: str) -> float:
 
 
 def die_with_parent(parent_pid: int | None = None) -> None:
-    """Have the kernel kill this process when the thread that started it ends, for any reason.
+    """Make the kernel kill this process when the thread that started it ends, for any reason.
 
     To be called by a fresh child. ``parent_pid`` covers the time before the call: if that process is no longer the
     parent, it is dead already. Does nothing where the kernel has no such call.
@@ -71,7 +71,7 @@ def children() -> set[int]:
 
 
 def adopted() -> set[int]:
-    """Those of the children that the calling thread has started or, if it is the main one, has adopted.
+    """The children that the calling thread has started or, if it is the main one, has adopted.
 
     So children of other threads of an embedding program are not among them. Where the kernel does not list the
     children of a thread: all children of this process.

@@ -1,4 +1,4 @@
-"""What a rank of `spawn` sends to the process that started it: its result, or how it failed.
+"""The report that a rank of `spawn` sends to the process that started it: its result, or its error.
 
 One report for each rank, through a pipe that the parent never blocks on: a rank may stop or die at any byte.
 """
@@ -106,7 +106,7 @@ def report_of_failure(error: BaseException) -> Report:
 
 
 def result_of(report: Report, rank: int) -> object:
-    """What ``fn`` returned on this rank."""
+    """The result of ``fn`` on this rank."""
     try:
         return pickle.loads(report.pickled)
     except Exception as error:
@@ -115,7 +115,7 @@ def result_of(report: Report, rank: int) -> object:
 
 
 def error_of(report: Report, rank: int) -> BaseException:
-    """What ``fn`` raised on this rank; a `RankFailedError` if it cannot be made again here."""
+    """The error of ``fn`` on this rank; a `RankFailedError` if it cannot be made again here."""
     error: BaseException | None = None
     if report.pickled:
         with contextlib.suppress(Exception):  # its module may not even exist here

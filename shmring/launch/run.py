@@ -180,7 +180,7 @@ class _Commands(Supervisor["_Rank"]):
     variables : list of dict
         By rank.
     processors : list, optional
-        By rank, to which ones it is bound.
+        By rank: those to which it is bound.
     tags_output : bool
     mask, waited : set
         The signals that the ranks have blocked; those that this process has blocked, to take them in `look`.
@@ -313,7 +313,7 @@ class _Rank(Rank):
 
     @property
     def status(self) -> int:
-        """What a shell makes of its status."""
+        """The status that a shell would report."""
         status = self.process.returncode
         return status if status >= 0 else 128 - status
 

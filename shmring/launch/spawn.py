@@ -126,7 +126,7 @@ def spawn(
     error raised is that of the rank that failed by itself, not of those that failed in consequence. Sets ``RANK``,
     ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``SHMRING_SESSION`` in each rank.
 
-    A thread cannot be killed: with ``threads``, the communicators of ranks that are to end are aborted, and after
+    A thread cannot be killed: with ``threads``, the communicators of ranks that must end are aborted, and after
     ``grace`` a RuntimeWarning names those that are still running. They end at their next call, or with the process.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -254,7 +254,7 @@ class _Rank(Rank):
             os.close(self._pidfd)
 
     def result(self) -> object:
-        """What ``fn`` returned; the rank has not failed."""
+        """The result of ``fn``; the rank has not failed."""
         assert self._report is not None
         return result_of(self._report, self.number)
 

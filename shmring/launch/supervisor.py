@@ -1,7 +1,7 @@
 """One supervisor of ranks, for `run`, `spawn` and its threads: start, first failure, grace, end, in one order.
 
-What a rank is (a command, a process with a report, a thread), how it is ended and how its end becomes known is in the
-modules that use this one.
+The modules that use this one define a rank (a command, a process with a report, a thread), how it is ended and how its
+end becomes known.
 """
 
 from __future__ import annotations

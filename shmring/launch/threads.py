@@ -42,7 +42,7 @@ def check_free_threaded() -> None:
 
 
 def run_in_threads(call: FunctionCall, size: int, timeout: float | None, deadline: float, grace: float) -> list[Any]:
-    """What `shmring.spawn` does with ``threads=True``, after its checks."""
+    """Run the ranks of `shmring.spawn` with ``threads=True``, after its checks."""
     settings = {name: value for name, value in call[3].items() if name != "rendezvous_timeout"}
     configure(**settings)  # here: other ranks would wait for one that its settings keep from joining
     threads = _Threads(size, call, grace)
@@ -114,7 +114,7 @@ class _Rank(Rank):
             self._thread.join()
 
     def failure(self) -> BaseException:
-        """What it raised."""
+        """The error that it raised."""
         error = self._error
         if isinstance(error, SystemExit):
             status = error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)

@@ -1,4 +1,4 @@
-"""Names that stand in shared memory: list them, and unlink those that dead processes left."""
+"""Names in shared memory: list them, and unlink those that dead processes left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system calls of this room: each passes `call`, where a test can make it fail, and `refusals` words its error."""
+"""The system calls of this room: each goes through `call`, where a test can make it fail; `refusals` has its error."""
 
 from __future__ import annotations
 

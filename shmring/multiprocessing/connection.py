@@ -1,4 +1,4 @@
-"""Connections: the standard library's, with a ring in place of the pipe for what is sent."""
+"""Connections: the standard library's, with a ring in shared memory for each direction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shmring.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, Dumped, dump, loa
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "RingConnection", "wait"]
 
-CAPACITY_NBYTES = 1 << 18  # of a direction of a pipe: one reserves it at once, and a program may have hundreds
+CAPACITY_NBYTES = 1 << 18  # of a direction of a pipe; reserved at once, and a program may have hundreds of pipes
 _FAST_NBYTES = 1 << 16  # bytes that are copied into one object, which is quicker to send than a buffer
 
 _PLAIN = {type(None), bool, int, float, str, bytes}  # for which no reducer is looked up
@@ -29,9 +29,9 @@ class RingConnection(Connection):
     Parameters
     ----------
     handle : int
-        Its descriptor, an end of the pair of sockets that belongs to the pipe. The connection owns it.
+        The descriptor of the connection, an end of the pipe's socket pair. The connection owns it.
     incoming, outgoing : optional
-        Memory of the directions in which it receives and sends (channels/half_pipe.pyx).
+        Memory of the directions in which the connection receives and sends (channels/half_pipe.pyx).
     """
 
     def __init__(self, handle: int, incoming: Any = None, outgoing: Any = None) -> None:
@@ -54,7 +54,7 @@ class RingConnection(Connection):
         OSError
             The connection is closed, or only receives.
         Exception
-            Whatever pickling raises. Nothing was sent.
+            An error of pickling. Nothing was sent.
         """
         self._check_closed()
         self._check_writable()
@@ -66,23 +66,23 @@ class RingConnection(Connection):
         Returns
         -------
         object
-            As it was sent; arrays in it own their memory.
+            A copy of the object sent; its arrays own their memory.
 
         Raises
         ------
         EOFError
-            All was received, and no process is left at the other end.
+            All objects were received, and no process is left at the other end.
         OSError
             The connection is closed, or only sends.
         Exception
-            Whatever unpickling raises. The object was received.
+            An error of unpickling. The object was received.
         """
         self._check_closed()
         self._check_readable()
         return loads(self._incoming.recv())
 
     def fileno(self) -> int:
-        """The descriptor for `wait`, ``select`` and event loops: readable while there is something to receive.
+        """The descriptor for `wait`, ``select`` and event loops: readable while there is an object to receive.
 
         Returns
         -------
@@ -98,7 +98,7 @@ class RingConnection(Connection):
 
     def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO | None:
         content = self._incoming.recv()
-        if not isinstance(content, bytes):  # of send(): as the stream that it would have been without buffers beside it
+        if not isinstance(content, bytes):  # sent by send(): return one stream, without buffers beside it
             content = reduction.ForkingPickler.dumps(loads(content))
         if maxsize is not None and len(content) > maxsize:
             return None
@@ -118,12 +118,13 @@ class RingConnection(Connection):
     # ---- for the queues of this package ----
 
     def take(self, timeout: float | None) -> bytes | Dumped:
-        """What was sent, not yet unpickled; ``queue.Empty`` if nothing comes within the time, else as `recv`."""
+        """Receive content, still pickled. Raises ``queue.Empty`` if none comes within ``timeout`` seconds, else as
+        `recv`."""
         self._check_closed()
         return self._incoming.recv(timeout)
 
     def offer(self, content: bytes | Dumped) -> bool:
-        """Send what `dumps` has made if there is room for it now; raises as `send`."""
+        """Send content made by `dumps` if there is room now; return whether it was sent. Raises as `send`."""
         self._check_closed()
         try:
             self._outgoing.send(content, 0)
@@ -132,7 +133,7 @@ class RingConnection(Connection):
         return True
 
     def give(self, content: bytes | Dumped) -> None:
-        """Send what `dumps` has made; raises as `send`."""
+        """Send content made by `dumps`. Raises as `send`."""
         self._check_closed()
         self._outgoing.send(content)
 
@@ -143,9 +144,9 @@ def Pipe(duplex: bool = True, capacity_nbytes: int = CAPACITY_NBYTES) -> tuple[R
     Parameters
     ----------
     duplex : bool, default True
-        Whether both send and receive; else the first only receives and the second only sends.
+        Whether both connections send and receive; else the first only receives and the second only sends.
     capacity_nbytes : int, default 256 KiB
-        Of the ring in each direction, reserved at once. An object may be longer: it streams through.
+        Size of the ring in each direction, reserved at once. A longer object streams through it.
 
     Returns
     -------
@@ -178,7 +179,7 @@ def dumps(obj: object) -> bytes | Dumped:
 
 
 def loads(content: bytes | Dumped) -> Any:
-    """The object of what `dumps` has made."""
+    """Unpickle content made by `dumps`."""
     if isinstance(content, bytes):
         return pickle.loads(content)
     try:

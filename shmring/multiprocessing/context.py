@@ -1,4 +1,4 @@
-"""Contexts: those of the standard library, but for what they send through."""
+"""Contexts: the standard library's, with queues, pipes and pools over rings in shared memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shmring.multiprocessing import connection, queues
 
 
 class _Rings(context.BaseContext):
-    """What goes through rings, in every context."""
+    """The calls that every context makes over rings."""
 
     Pipe = staticmethod(connection.Pipe)
 
@@ -20,7 +20,7 @@ class _Rings(context.BaseContext):
         Parameters
         ----------
         maxsize : int, default 0
-            How many items may be in it; 0 or less: any number, and `put` never blocks.
+            The most items in the queue; 0 or less: any number, and `put` never blocks.
 
         Returns
         -------
@@ -52,7 +52,7 @@ class _Rings(context.BaseContext):
         return queues.SimpleQueue(ctx=self.get_context())
 
     def get_context(self, method: str | None = None) -> context.BaseContext:
-        """A context that starts processes by this method; None: this one."""
+        """The context that starts processes by this method; None: this context."""
         if method is None:
             return self
         if method not in _contexts:
@@ -86,7 +86,7 @@ class DefaultContext(_Rings):
         Parameters
         ----------
         method : {"fork", "spawn", "forkserver"}, optional
-            How it starts processes; None: the start method in use.
+            How the context starts processes; None: the start method in use.
 
         Returns
         -------
@@ -95,7 +95,7 @@ class DefaultContext(_Rings):
         Raises
         ------
         ValueError
-            There is no such method here.
+            This platform has no such method.
         """
         return super().get_context(method or multiprocessing.get_start_method())
 

@@ -20,8 +20,8 @@ _END = None  # in the buffer: the queue was closed
 class Queue(queues.Queue):
     """A queue, as `multiprocessing.Queue`.
 
-    An item goes into the ring at once, in `put`. Only while there is no room does it wait in a buffer of the process,
-    and a thread feeds the ring, as in the standard library; so `put` never blocks without a ``maxsize``.
+    `put` copies the item into the ring. If there is no room, the item waits in a buffer of the process, and a thread
+    feeds the ring, as in the standard library; so `put` never blocks without a ``maxsize``.
     """
 
     def __init__(self, maxsize: int = 0, *, ctx: Any) -> None:
@@ -35,16 +35,16 @@ class Queue(queues.Queue):
         Parameters
         ----------
         obj : object
-            Anything that pickles. Large buffers in it must not be changed before it was got.
+            Anything that pickles. Large buffers in it must not be changed before another process has got it.
         block : bool, default True
-            Whether to wait while there are ``maxsize`` items in it.
+            Whether to wait while the queue has ``maxsize`` items.
         timeout : float, optional
             Seconds to wait; None for ever.
 
         Raises
         ------
         queue.Full
-            There were ``maxsize`` items in it all the time.
+            The queue had ``maxsize`` items all the time.
         ValueError
             The queue was closed here.
 
@@ -77,23 +77,23 @@ class Queue(queues.Queue):
         Parameters
         ----------
         block : bool, default True
-            Whether to wait for one.
+            Whether to wait for an item.
         timeout : float, optional
             Seconds to wait; None for ever.
 
         Returns
         -------
         object
-            As it was put; arrays in it own their memory.
+            A copy of the item; its arrays own their memory.
 
         Raises
         ------
         queue.Empty
-            None came in time.
+            No item came in time.
         ValueError
             The queue was closed here.
         Exception
-            Whatever unpickling raises. The item was removed.
+            An error of unpickling. The item was removed.
         """
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
@@ -131,7 +131,7 @@ def _finish(buffer: Any, notempty: threading.Condition) -> None:
 
 
 def _feed(buffer, notempty, reader, writer, ignore_epipe, on_error, places) -> None:
-    """The thread's function. An item stays in the buffer until it was sent, so none passes it."""
+    """The thread's function. An item stays in the buffer until it is sent, so `put` sends no later item before it."""
     while True:
         with notempty:
             while not buffer:
@@ -179,7 +179,7 @@ class SimpleQueue(queues.SimpleQueue):
         Returns
         -------
         object
-            As it was put; arrays in it own their memory.
+            A copy of the item; its arrays own their memory.
         """
         return self._reader.recv()
 

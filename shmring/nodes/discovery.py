@@ -1,4 +1,4 @@
-"""Finds out which ranks of a group share a node: those that can map each other's memory, whatever their host names.
+"""Finds the ranks of a group that share a node: those that can map each other's memory, whatever their host names.
 
 Containers on one machine have different host names and may share memory; equal host names prove nothing either. So
 every rank creates a segment of one page and tries to map those of the lower ranks. The lowest rank whose segment it can
@@ -63,7 +63,7 @@ Made = TypeVar("Made")
 def agree(
     exchange: Callable[[str], list[str]], make: Callable[[], tuple[Made, str]], undo: Callable[[Made], object] = id
 ) -> tuple[Made, list[str]]:
-    """What ``make()`` returns here, and the texts that it returns on all ranks. All ranks call.
+    """Return the result of ``make()`` here, and the texts that it returns on all ranks. All ranks call.
 
     If it raises on one rank, that rank raises its error and all others call ``undo`` and raise `RendezvousError`. So no
     rank waits for one that has failed.

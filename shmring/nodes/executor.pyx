@@ -34,7 +34,7 @@ cdef class NodesExecutor(Executor):
     ----------
     group : NodesGroup
     local : LocalExecutor
-        Of the ranks of this node.
+        The executor of this node's ranks.
     reproducible : bool
         Whether reductions have the bits of one machine.
     """
@@ -180,12 +180,12 @@ cdef class NodesCall(Prepared):
         return self.executor.execute(&self.call)
 
     def describe(self):
-        """What this rank does, in readable lines."""
+        """The steps of this rank, in readable lines."""
         cdef Program program = self.executor.find(&self.call)
         return f"{program.what}: {self.outline()}, algorithm {program.algorithm}"
 
     def outline(self):
-        """The same, in a few words."""
+        """The steps of this rank, in a few words."""
         return f"over {len(self.executor.layout)} nodes"
 
 

@@ -42,7 +42,7 @@ _KINDS = (AbortedError, PeerLostError, CollectiveTimeoutError, MismatchError)
 
 
 class NodesGroup:
-    """What an `Engine` is to a communicator of one machine, to one over several.
+    """The counterpart of `Engine` for a communicator over several machines.
 
     Parameters
     ----------

@@ -207,7 +207,7 @@ cdef class NodesMessages(Messages):
         return r
 
     cdef Request post(self, Request r):
-        """Have a receive or probe matched, in the order of these calls."""
+        """Post a receive or probe for matching, in the order of these calls."""
         self.enter()
         try:
             self.posted.append(r)

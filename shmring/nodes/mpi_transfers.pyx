@@ -71,7 +71,7 @@ cdef class MpiTransfers(Transfers):
     wire : MpiWire
     comm : mpi4py.MPI.Intracomm
     ntags : int
-        Of each channel.
+        The number of tags of each channel.
     """
     cdef object comm, mpi       # the module mpi4py.MPI
     cdef object library

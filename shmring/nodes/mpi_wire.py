@@ -49,7 +49,7 @@ class _Inbox:
         self._arriving: deque[tuple[Any, np.ndarray, int]] = deque()
 
     def take(self) -> list[tuple[np.ndarray, int]]:
-        """What has arrived, with the source of each. By one thread at a time."""
+        """The messages that have arrived, each with its source. One thread at a time calls."""
         status = MPI.Status()
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, self._tag, status)) is not None:
             data = np.empty(self._most_nbytes, np.uint8)
@@ -275,7 +275,7 @@ class MpiWire(Wire):
     # ---- collectives of MPI ----
 
     def announce_call(self, *peers: int) -> None:
-        """Have other ranks compare the calls of this one with theirs."""
+        """Make other ranks compare the calls of this one with theirs."""
         self._notify(_CALL, self.transfers.history.announcement(), peers)
 
     def _compare_calls(self) -> None:
@@ -329,7 +329,7 @@ class MpiWire(Wire):
         self._woken.set()
 
     def _serve(self) -> None:
-        """Have MPI make progress, and receive envelopes, until the wire is cut. Runs in a thread of its own."""
+        """Drive MPI's progress, and receive envelopes, until the wire is cut. Runs in a thread of its own."""
         sleep_s = SLEEPS_S[0]
         try:
             while not self._is_cut:

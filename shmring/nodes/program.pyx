@@ -64,7 +64,7 @@ cdef class Program:
     digest : int
         Of ``what``, 32 bits.
     nbytes : int
-        Of the plan's own memory.
+        Bytes of the plan's own memory.
     is_retired : bool
         Whether it has none any more.
     """
@@ -208,7 +208,7 @@ cdef class Program:
         """Make a collective of the node's ranks."""
         cdef call_t *c = &self.locals[step.index]
         cdef int rank = self.local.rank, size = self.local.size, mistake
-        if step.is_after and self.is_passive:  # what has not left would wait for this rank, which is to sleep
+        if step.is_after and self.is_passive:  # messages that have not left would wait for this rank, which now sleeps
             self.finish(deadline_ns)
         c.timeout_ns = -1
         if deadline_ns >= 0:

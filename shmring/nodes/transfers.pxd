@@ -1,4 +1,4 @@
-# What compiled code has of a wire (nodes/transfers.pyx).
+# A wire for compiled code (nodes/transfers.pyx).
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 

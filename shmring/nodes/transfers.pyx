@@ -1,4 +1,4 @@
-"""What compiled code has of a wire: its messages, as structures in place of objects, and its own collectives.
+"""A wire for compiled code: its messages, as structures in place of objects, and its own collectives.
 
 Messages go by the wire's methods in Python, unless a class of the wire's own has a shorter way; those of the program in
 *envelopes* (`shmring.nodes.messages`), of which each rank has a `Mailbox` for each other. A *collective of the

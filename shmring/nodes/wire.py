@@ -1,4 +1,4 @@
-"""The wire: what a communicator over several nodes needs of the engine between them.
+"""The wire: the interface of the engine between the nodes of a communicator.
 
 Implementations: gloo through torch (`shmring.torch.gloo_wire`) and MPI (`shmring.nodes.mpi_wire`).
 """
@@ -50,7 +50,7 @@ class Wire(ABC):
     Attributes
     ----------
     name : str
-        Of the group, for error messages.
+        The name of the group in error messages.
     rank, size : int
     is_passive : bool
         Whether messages make progress only in calls of the wire.

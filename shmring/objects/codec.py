@@ -53,7 +53,7 @@ class Dumped(NamedTuple):
 
 
 class _Stream(bytearray):
-    """What a pickler writes to. Not a `BytesIO`: that is closed when collected in a cycle, which its views prevent."""
+    """The file of a pickler. Not a `BytesIO`: that is closed when collected in a cycle, which its views prevent."""
 
     __slots__ = ()
     write = bytearray.extend

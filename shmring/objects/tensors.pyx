@@ -77,7 +77,7 @@ def reduce_tensor(otherwise, x):
 
 
 cdef tuple reduced_tensor(object torch, object x, bint may_lend):
-    """None: it has not the bytes of a dense tensor in main memory, or more than these; or it is to be lent."""
+    """The reduction of a dense tensor in main memory; None for any other, or if its memory must be lent."""
     cdef int flags = 0
     cdef bint requires_grad = x.requires_grad
     if (not x.is_cpu or x.layout is not torch.strided or x.is_quantized or x.is_nested or x.__dict__

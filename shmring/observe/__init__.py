@@ -1,1 +1,1 @@
-"""What other processes, and errors, see of ranks at work: looks at their outboxes, and accounts of what they do."""
+"""Observation of ranks at work, for other processes and for errors: looks at outboxes, and accounts of calls."""

@@ -1,4 +1,4 @@
-"""What the ranks of a communicator do and wait for, as text: from looks at their outboxes.
+"""Accounts of the calls and waits of a communicator's ranks, as text, from looks at their outboxes.
 
 The same graph as that of `shmring.sync.wait_graph`, which a rank follows at its timeout, but of copies, and for people.
 """
@@ -19,7 +19,7 @@ MOST_LINES = 24
 
 
 class Standing(NamedTuple):
-    """What one rank does.
+    """The call and the wait of one rank.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Standing(NamedTuple):
 
 
 def standings(looks: Looks) -> list[Standing]:
-    """What each rank does; ``looks`` are by rank, None where a rank's memory could not be read."""
+    """The standing of each rank; ``looks`` are by rank, None where a rank's memory could not be read."""
     return [_standing(looks, rank) for rank in range(len(looks))]
 
 
@@ -118,7 +118,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def account(looks: Looks, now_ns: int | None = None) -> str:
-    """What every rank does, and which ranks keep the others; equal ranks share a line, there are few lines."""
+    """The standings of all ranks, and the ranks that keep others waiting; equal ranks share a line."""
     now_ns = time.monotonic_ns() if now_ns is None else now_ns
     found = standings(looks)
     shared: dict[str, list[int]] = {}

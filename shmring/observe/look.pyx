@@ -64,7 +64,7 @@ class OutboxLook(NamedTuple):
     last_calls : tuple of str
         The last collectives that it has published rounds of, the newest first.
     barrier_us : float
-        Of a barrier right after the rendezvous, measured by this rank; 0 where ranks take turns on processors.
+        Time of a barrier right after the rendezvous, measured by this rank; 0 where ranks take turns on processors.
     failure : Record or None
         The abort record (without a pid); only that of rank 0 counts.
     """
@@ -93,7 +93,7 @@ class OutboxLook(NamedTuple):
 
 
 cdef str text_of(const char *text, Py_ssize_t nbytes):
-    """What another process stored as text, without what a terminal would take for commands."""
+    """A text that another process stored, without the characters that a terminal takes for commands."""
     found = text[:nbytes].partition(b"\0")[0].decode("utf-8", "replace")
     return "".join([c if c.isprintable() else "?" for c in found])
 

@@ -24,7 +24,7 @@ class Grid:
         self.dims, self.periodic, self.size = dims, periodic, math.prod(dims)
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Where a rank is.
+        """The coordinates of a rank.
 
         Parameters
         ----------
@@ -33,7 +33,7 @@ class Grid:
         Returns
         -------
         tuple of int
-            By axis.
+            The coordinate along each axis.
 
         Raises
         ------
@@ -50,17 +50,18 @@ class Grid:
         return tuple(reversed(found))
 
     def rank(self, coordinates: Sequence[int]) -> int | None:
-        """The rank at a place.
+        """The rank at these coordinates.
 
         Parameters
         ----------
         coordinates : sequence of int
-            By axis. On a periodic axis any integer, which is wrapped around.
+            The coordinate along each axis; on a periodic axis any integer, which is wrapped around.
 
         Returns
         -------
         int or None
-            None: outside of the grid. `Communicator.send`, `Communicator.recv` and `Communicator.sendrecv` take it.
+            None if they are outside of the grid; `Communicator.send`, `Communicator.recv` and `Communicator.sendrecv`
+            accept it.
 
         Raises
         ------
@@ -77,7 +78,7 @@ class Grid:
         return rank
 
     def neighbours(self, rank: int) -> list[tuple[int | None, int | None]]:
-        """The ranks beside a rank.
+        """The neighbours of a rank.
 
         Parameters
         ----------

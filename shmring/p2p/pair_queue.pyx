@@ -225,7 +225,7 @@ cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t skew, uin
 
 
 cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
-    """Copy what has arrived of the message under way. MOVED or 0; ``is_busy``: more is to come."""
+    """Copy the part of the message under way that has arrived. MOVED or 0; ``is_busy``: a part is missing."""
     cdef recv_queue_t *i = &l.recv[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes, skew

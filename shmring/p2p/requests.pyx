@@ -41,12 +41,12 @@ cdef class Message:
 
     @property
     def count(self):
-        """Its length in elements; in bytes if it is opaque."""
+        """The length in elements; in bytes if it is opaque."""
         return self.nbytes // DTYPES[self.code].itemsize if self.code >= 0 else self.nbytes
 
     @property
     def is_object(self):
-        """Whether it is a Python object, or a part of one: to be received with `Communicator.recv_object`."""
+        """Whether it is a Python object, or a part of one, which `Communicator.recv_object` receives."""
         return self.code <= OBJECT_STREAM
 
     def __eq__(self, other):

@@ -1,4 +1,4 @@
-"""Which processors this process may use, and how many of them at a time: affinity masks and control groups.
+"""The processors that this process may use, and how many of them at a time: affinity masks and control groups.
 
 Pure functions over the roots of sysfs and procfs, given as arguments so that a test can hand in a tree of files.
 """

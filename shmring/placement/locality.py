@@ -33,7 +33,7 @@ class Seat(NamedTuple):
     cache : int
         The lowest processor that shares its last-level cache; ``-1 - package`` where caches are unknown.
     node, package : int
-        Of that processor, as the kernel numbers them.
+        The node and package of that processor, as the kernel numbers them.
     distances : bytes
         From its node to nodes 0, 1, 2, ...; 0 where unknown.
     """
@@ -67,7 +67,7 @@ class Domains(NamedTuple):
     Attributes
     ----------
     caches, nodes, packages : tuple of int
-        Of each rank the number of its last-level cache, NUMA node and package, counted from 0 as they first appear.
+        By rank, the number of its last-level cache, NUMA node and package, counted from 0 as they first appear.
     distances : tuple of tuple of int
         From node to node, by these numbers: 10 is local, as the kernel has it.
     """
@@ -125,7 +125,7 @@ def own_seat(rank: int, size: int, sysfs: str = "/sys", procfs: str = "/proc") -
     Parameters
     ----------
     rank, size : int
-        Of this process among all that were started together; they select the processor in a forced topology.
+        The rank of this process among all that were started together; it selects the processor in a forced topology.
 
     Raises
     ------

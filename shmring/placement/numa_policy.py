@@ -53,7 +53,7 @@ def _with_writer(mapping: Mapping, offset: int, nbytes: int) -> None:
 
 
 def in_slices(place: Place | None, bounds: Sequence[int], homes: Sequence[int]) -> Place | None:
-    """What places a segment of which slice i, from bounds[i] to bounds[i + 1], is written on node homes[i].
+    """The function that places a segment whose slice i, from bounds[i] to bounds[i + 1], is written on node homes[i].
 
     Only where ``place`` is the choice of the policy ``auto``; any other holds for slices, too.
     """

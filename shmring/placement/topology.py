@@ -58,11 +58,11 @@ class Topology:
     Attributes
     ----------
     model, architecture : str
-        Of the processors.
+        The name and the architecture of the processors.
     processors : tuple of int
-        Those in the affinity mask.
+        The processors in the affinity mask.
     usable : float
-        How many of them can run at a time: less than their number under a control-group quota.
+        The number of processors that can run at a time: less than all under a control-group quota.
     cores : tuple of tuple of int
         The allowed processors of each core: its hardware threads.
     packages : tuple of tuple of int

@@ -22,7 +22,7 @@ GROUPS = ("cores", "packages", "last_level_groups")
 
 
 def topology() -> Topology:
-    """What the machine looks like to this process, or the topology that ``SHMRING_TOPOLOGY`` forces.
+    """The machine as this process may use it, or the topology that ``SHMRING_TOPOLOGY`` forces.
 
     Returns
     -------

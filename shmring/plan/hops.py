@@ -171,7 +171,7 @@ class Hops:
         return self.cut.tail[task.block][2] if self.cut.full <= chunk < self.cut.chunks else 0
 
     def staged(self, task: Task, t: int, step: int) -> Iterable[Step]:
-        """What the task does before the publish: the fold, or the copy to the slot."""
+        """The step of the task before the publish: the fold, or the copy to the slot."""
         sources, nbytes = self.sources(task, t, step), self.nbytes(task, t)
         targets = [] if task.place is None else [self.slot(self.rank, task.place, t, step)]
         if task.folds:

@@ -15,12 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .limits import DEFAULT_COSTS, LINE, Costs, Limits
+from .limits import DEFAULT_COSTS, LINE, Costs
 from .pipeline import round_up
 from .steps import IN, OUT, Affine, Copy, Loop, Operand, Plan, Reduce, Space, Step
-
-# The outbox of a helper thread, unless configured smaller (SHMRING_HELPER_SLOT_NBYTES in _c/layout.h).
-SHARE_LIMITS = Limits(slot_nbytes=65536)
 
 # The buffers that hold the packed blocks of all ranks; the others hold a vector, or one block.
 BLOCKS: dict[str, tuple[Space, ...]] = {

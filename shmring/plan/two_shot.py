@@ -141,7 +141,7 @@ class Slices:
         return bounds, k * self.chunk_nbytes, step * self.chunk_nbytes
 
     def staged(self, k: int, step: int) -> Iterable[tuple[Operand, Affine, int]]:
-        """What this rank stages: the place in its slot, the place in the vector, and the bytes."""
+        """The bytes that this rank stages: the place in its slot, the place in the vector, and the bytes."""
         bounds, at, stride = self.chunk(k, step)
         round = self.contribution(k, step)
         # All slices but the one that this rank owns, packed: [0, lo) and [hi, end) of the chunk.

@@ -5,7 +5,7 @@ from shmring._c.layout cimport sem_t, shmring_ring_counts, shmring_ring_role
 from shmring.ring.prospects cimport prospects_t
 from shmring.sync.backoff cimport patience_t, sleeper_t, spin_t
 
-# What a wait ends with, beside READY and UNREADY of sync/group.pxd.
+# Results of a wait, beside READY and UNREADY of sync/group.pxd.
 cdef enum:
     LATE = 3           # the timeout is over
     GONE = 4           # the other end closed, or its holder died, and the counter will not come
@@ -23,14 +23,14 @@ ctypedef struct watch_t:
     int64_t spin_ns
     int yields
     int64_t tick_ns
-    int peer_socket                # a pipe or socket that hangs up when the other end is gone; -1: its role tells
+    int peer_socket                # a pipe or socket that hangs up when the other end is gone; -1: its role shows that
     spin_t spin                    # what this end has learned from its waits
     const prospects_t *prospects   # which processes may take the other end while none has; NULL: any
     int64_t awaited_end            # its number among them
     bint is_alone                  # this process will not: its only thread waits
 
-# What is waited for: a counter of another end, and the number it must reach. Once asleep, the end is woken at
-# `wake_at`, which may be later: a full ring is worth writing to again when a good part of it is free.
+# A counter of another end, and the number it must reach. Once asleep, the end is woken at `wake_at`, which may be
+# later: a producer of a full ring sleeps until a good part of it is free.
 ctypedef struct awaited_t:
     watch_t *watch
     const uint64_t *counter
@@ -38,7 +38,7 @@ ctypedef struct awaited_t:
     uint64_t wake_at
     sleeper_t sleeper              # while await_any runs
 
-# Several of them at once; the first one's watch determines how to wait, and its semaphore is posted by all.
+# Several counters awaited at once: the watch of the first determines how to wait, and all post its semaphore.
 ctypedef struct wait_t:
     awaited_t *awaited
     int n
@@ -52,8 +52,8 @@ cdef inline uint64_t waiter_word(uint64_t count) noexcept nogil:
 # Call after moving the own counter to `value`: wakes the other end if that is what it sleeps for.
 cdef void wake_peer(watch_t *w, uint64_t value) noexcept nogil
 
-# Wake the end with that waiter word if it sleeps until `value`, or, for `wake_at_once`, whatever for. The caller calls
-# `before_wake` between storing what that end has to look at and this.
+# Wake the end with that waiter word if it sleeps until `value`; `wake_at_once`: if it sleeps at all. Between the store
+# that the end must see and this call, the caller calls `before_wake`.
 cdef void wake_sleeper(uint64_t *word, sem_t *wake, uint64_t value) noexcept nogil
 cdef void wake_at_once(uint64_t *word, sem_t *wake) noexcept nogil
 

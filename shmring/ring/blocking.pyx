@@ -4,8 +4,8 @@ Before sleeping, an end stores the number it waits for in its waiter word. After
 that word and posts the semaphore only if the number was reached. The liveness of the awaited end is checked after
 spinning and at every tick of sleep, so a wait for a dead end returns.
 
-An end that waits at several rings at once stores a waiter word at each, and one semaphore is posted by all. So nothing
-differs for a producer there, and one that is not awaited makes no system call.
+An end that waits at several rings at once stores a waiter word at each, and all producers post one semaphore. So a
+producer does the same for one ring and for several, and one that is not awaited makes no system call.
 """
 
 
@@ -113,7 +113,7 @@ cdef int look_once(awaited_t *awaited, int n) noexcept nogil:
 
 
 cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
-    # Two ends that may use only one and the same processor need it for each other: they do not spin.
+    # Two ends that may use only one processor, the same one, need it for each other: they do not spin.
     cdef watch_t *w = a.watch
     return sleeper_t(word=w.word, what=waiter_word(a.wake_at), wake=w.bed, next=NULL,
                      spin_ns=0 if w.own.only and w.own.only == w.other.only else w.spin_ns, yields=w.yields,

@@ -27,7 +27,7 @@ cdef class RingEnd:
     cdef producer_t p                  # one of the two
     cdef consumer_t c
     cdef watch_t watch                 # of the consumer that this end is, or that it waits for
-    cdef sem_t *bed                    # on which the consumer of several rings sleeps; NULL: each has its own
+    cdef sem_t *bed                    # semaphore of a consumer of several rings; NULL: the ring's own
     cdef uint32_t generation           # of the process that took it
     cdef bint is_taken                 # by this process, and not closed
     cdef bint is_closed
@@ -68,7 +68,7 @@ cdef int await_rings(object end, wait_t *wait, int64_t timeout_ns, Notifier noti
 cdef int take_role(RingEnd end, bint again) noexcept
 
 
-# Whether this process has it, so that no check is needed before a call.
+# Whether this process has the end, so that no check is needed before a call.
 cdef inline bint is_held(RingEnd end) noexcept:
     return end.is_taken and not end.is_busy and end.generation == fork_generation()
 
@@ -100,7 +100,7 @@ cdef inline int require_lease(RingEnd end) except -1:
     return 0
 
 
-# End a lease; how many of its slots `count` stands for.
+# End a lease; return the number of its slots that `count` stands for.
 cdef inline uint64_t end_part(RingEnd end, object count) except? 0:
     cdef uint64_t n
     cdef object part = int_or_none(count)

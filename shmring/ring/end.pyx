@@ -1,7 +1,7 @@
 """One end of a ring, as a Python object: taking the role, leases, waiting, the other end's state, leaving.
 
-The ends of channels (channels/ring_ends.pyx) add memory that is shared, and waiting; `Producer` and `Consumer` are
-those of a ring in any buffer.
+The ends of channels (channels/ring_ends.pyx) add shared memory and waiting; `Producer` and `Consumer` are the ends of a
+ring in any buffer.
 """
 
 cimport cython
@@ -55,7 +55,7 @@ cdef class RingEnd:
     """
 
     cdef int place(self, object memory, char *base, size_t nbytes, str role) except -1:
-        """Where its ring is; before everything else."""
+        """Set where the ring is; called before everything else."""
         self.memory, self.role = memory, role
         self.is_producer = role in ("producer", "sender")
         if nbytes < sizeof(shmring_ring):
@@ -66,7 +66,7 @@ cdef class RingEnd:
         return 0
 
     cdef void watch_consumer(self, uint64_t number) noexcept:
-        """The consumer that this end is, or that it waits for; `attach` has checked that there are so many."""
+        """Set the consumer that this end is, or that it waits for; `attach` has checked that there are so many."""
         cdef watch_t *w = &self.watch
         cdef shmring_ring *ring = self.ring
         if self.is_producer:
@@ -84,7 +84,7 @@ cdef class RingEnd:
             w.counts = &ring.sent
 
     cdef void join_prospects(self, Prospects prospects, int64_t own_end, int64_t other_end) noexcept:
-        """Other processes know of this end by its number there, and this end of the other one."""
+        """Show other processes that this one may take this end, and note the number of the other end there."""
         self.prospects, self.own_end, self.is_prospect = prospects, own_end, True
         self.watch.prospects, self.watch.awaited_end = &prospects.known, other_end
         prospects.add(own_end)
@@ -124,7 +124,7 @@ cdef class RingEnd:
         return self.require_usable()       # another thread may have begun a call meanwhile
 
     cdef int refuse(self, int code) except -1:
-        """Raise what a code of attaching stands for."""
+        """Raise the error of a code of attaching."""
         if code == RING_TAKEN:
             pid = self.watch.own.liveness.pid
             state = ("being taken", "alive", "closed by it", "its holder is dead")[ring_end_state(self.watch.own)]
@@ -149,10 +149,10 @@ cdef class RingEnd:
         Raises
         ------
         RoleTakenError
-            Another process, or another object of this one, has it or had it; ``pid`` names it. An end of a named
-            channel can be taken again once its holder has closed it or died.
+            Another process, or another object of this one, has or had this end; ``pid`` is the holder's. An end of a
+            named channel can be taken again once its holder has closed it or died.
         ClosedError
-            It was closed here, or taken before this process was forked from its holder.
+            This end was closed here, or taken before this process was forked from its holder.
         """
         self.prepare()
         return self
@@ -206,8 +206,8 @@ cdef class RingEnd:
         return await_rings(self, &wait, timeout_ns, self.notifier, &self.is_busy)
 
     cdef int see_whether_alone(self, bint may_take_it_later) except -1:
-        """Before a wait: whether this process could take the end that is waited for, if none has. With several other
-        ends ``may_take_it_later``, after the timeout: one that is given up stays so."""
+        """Before a wait: note whether this process could take the awaited end, if no process has. With several other
+        ends ``may_take_it_later``, after the timeout: an end that is given up stays given up."""
         if self.prospects is not None and not load_acquire_u32(&self.watch.other.taken):
             self.watch.is_alone = is_only_thread() and not may_take_it_later
         return 0
@@ -218,7 +218,7 @@ cdef class RingEnd:
         return is_vacant(&self.watch)
 
     cdef void signal_notifier(self) noexcept:
-        """Before a wait that is not one by `await_rings`."""
+        """Before a wait by another function than `await_rings`."""
         if self.notifier is not None:
             self.notifier.signal()
 
@@ -233,13 +233,13 @@ cdef class RingEnd:
     def close(self):
         """Close this end in good order: nothing more will be sent, or received. Idempotent.
 
-        What was sent stays receivable. An end that goes without (garbage collection, the end of the interpreter, a
-        ``with`` block left by an exception, death) is lost to the other side, never mistaken for an orderly end.
+        Messages that were sent stay receivable. Without this call (garbage collection, the end of the interpreter, a
+        ``with`` block left by an exception, death) the other end gets ``lost`` as this end's state, not ``closed``.
 
         Raises
         ------
         BufferError
-            Arrays or views of a lease are still alive. Nothing was closed; delete them and call again.
+            Arrays or views of a lease are alive. Nothing was closed; delete them and call again.
         """
         self.close_end(True)
 
@@ -265,7 +265,7 @@ cdef class RingEnd:
             self.wake_others()
 
     cdef void wake_others(self) noexcept:
-        """Wake the other ends if they sleep, whatever for."""
+        """Wake the other ends if they sleep."""
         cdef uint64_t i
         before_wake()
         if not self.is_producer:
@@ -305,7 +305,7 @@ cdef class RingEnd:
     @property
     @cython.critical_section
     def peer(self):
-        """State of the other end: ``absent``, ``here``, ``closed``, or ``lost``: died, or left without closing."""
+        """State of the other end: ``absent``, ``here``, ``closed``, or ``lost`` (its holder died, or left it open)."""
         self.require_open()
         return END_STATES[self.peer_state()]
 
@@ -381,7 +381,7 @@ cdef class BareEnd(RingEnd):
 
     @cython.final
     cdef inline uint64_t slots_in(self, borrowed_t *b, bint is_one) except? 0:
-        """How many slots a caller's memory is long: exactly one, or any whole number."""
+        """The number of slots in a caller's memory: exactly one, or any whole number."""
         cdef size_t nbytes = self.slot_size()
         if b.nbytes != nbytes if is_one else b.nbytes % nbytes:
             self.refuse_size(b.nbytes, nbytes, is_one)
@@ -400,7 +400,7 @@ cdef class BareEnd(RingEnd):
 
     @cython.final
     cdef inline int64_t move(self, data, bint is_one) except -1:
-        """Copy slots from, or to, a caller's memory: how many."""
+        """Copy slots from, or to, a caller's memory; return their number."""
         cdef borrowed_t b
         cdef int64_t count
         borrow(data, &b, not self.is_producer)
@@ -450,14 +450,16 @@ cdef class BareEnd(RingEnd):
 @cython.final
 @cython.no_gc
 cdef class Producer(BareEnd):
-    """The writing end of a ring; each ring has one, once.
+    """The writing end of a ring, which has one in its life.
 
-    Belongs to the process that made it, and to one thread at a time. Nothing blocks.
+    Belongs to the process that made it, and to one thread at a time. No call blocks. Calls raise `ClosedError` after
+    `close`, `SegmentError` if the consumer's counter is impossible, and ``ValueError`` for a wrong number of bytes;
+    then nothing was transferred.
 
     Parameters
     ----------
     buffer : writable buffer
-        Holds a ring made by `format_ring`. It cannot be closed or resized before this end is.
+        Holds a ring made by `format_ring`. It cannot be closed or resized before this end is closed.
 
     Raises
     ------
@@ -479,7 +481,7 @@ cdef class Producer(BareEnd):
     @property
     @cython.critical_section
     def free_count(self):
-        """int : Slots that are free now; there may be more a moment later, never fewer."""
+        """int : Slots that are free now. Without a push the number only grows."""
         self.require_open()
         return self.checked(ring_free(&self.p, self.p.capacity))
 
@@ -490,7 +492,7 @@ cdef class Producer(BareEnd):
         Returns
         -------
         bool
-            False if the ring is full; nothing has happened then.
+            False if the ring is full: nothing was copied.
         """
         return self.move(data, True) == 1
 
@@ -506,7 +508,7 @@ cdef class Producer(BareEnd):
         Returns
         -------
         int
-            How many slots were pushed.
+            The number of slots that were pushed.
         """
         return self.move(data, False)
 
@@ -517,7 +519,7 @@ cdef class Producer(BareEnd):
         Returns
         -------
         memoryview or None
-            Writable bytes of one or more contiguous slots (fewer than asked for when nearly full, or where the ring
+            Writable bytes of one or more contiguous slots (fewer than ``count`` when nearly full, or where the ring
             wraps), valid until `commit` or `abort`; None if the ring is full. Their content is undefined.
 
         Raises
@@ -534,7 +536,7 @@ cdef class Producer(BareEnd):
         Raises
         ------
         BufferError
-            An array or slice of the view is still alive. Nothing was handed over; delete it and call again.
+            An array or slice of the view is alive. Nothing was handed over; delete it and call again.
         ValueError
             Nothing is reserved, or fewer slots than ``count``.
         """
@@ -549,14 +551,16 @@ cdef class Producer(BareEnd):
 @cython.final
 @cython.no_gc
 cdef class Consumer(BareEnd):
-    """The reading end of a ring; each ring has one, once.
+    """The reading end of a ring, which has one in its life.
 
-    Belongs to the process that made it, and to one thread at a time. Nothing blocks.
+    Belongs to the process that made it, and to one thread at a time. No call blocks. Calls raise `ClosedError` after
+    `close`, `SegmentError` if the producer's counter is impossible, and ``ValueError`` for a wrong number of bytes;
+    then nothing was transferred.
 
     Parameters
     ----------
     buffer : writable buffer
-        Holds a ring made by `format_ring`. It cannot be closed or resized before this end is.
+        Holds a ring made by `format_ring`. It cannot be closed or resized before this end is closed.
 
     Raises
     ------
@@ -578,7 +582,7 @@ cdef class Consumer(BareEnd):
     @property
     @cython.critical_section
     def ready_count(self):
-        """int : Slots that can be read now; there may be more a moment later, never fewer."""
+        """int : Slots that can be read now. Without a pop the number only grows."""
         self.require_open()
         return self.checked(ring_ready(&self.c, self.c.capacity))
 
@@ -596,7 +600,7 @@ cdef class Consumer(BareEnd):
         Returns
         -------
         bool
-            False if the ring is empty; nothing has happened then.
+            False if the ring is empty: nothing was copied.
         """
         return self.move(out, True) == 1
 
@@ -612,7 +616,7 @@ cdef class Consumer(BareEnd):
         Returns
         -------
         int
-            How many slots were popped.
+            The number of slots that were popped.
         """
         return self.move(out, False)
 
@@ -623,7 +627,7 @@ cdef class Consumer(BareEnd):
         Returns
         -------
         memoryview or None
-            Read-only bytes of one or more contiguous slots (fewer than asked for when nearly empty, or where the ring
+            Read-only bytes of one or more contiguous slots (fewer than ``count`` when nearly empty, or where the ring
             wraps), valid until `release`; None if the ring is empty.
 
         Raises
@@ -635,12 +639,12 @@ cdef class Consumer(BareEnd):
 
     @cython.critical_section
     def release(self, count=None):
-        """Give back the first ``count`` peeked slots (all if None) and end the view; the others come again.
+        """Give back the first ``count`` peeked slots (all if None) and end the view; the others stay readable.
 
         Raises
         ------
         BufferError
-            An array or slice of the view is still alive. Nothing was given back; delete it and call again.
+            An array or slice of the view is alive. Nothing was given back; delete it and call again.
         ValueError
             Nothing is peeked, or fewer slots than ``count``.
         """

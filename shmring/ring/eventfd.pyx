@@ -44,9 +44,9 @@ cdef class Notifier:
     Parameters
     ----------
     most : int
-        Counters.
+        The greatest number of counters.
     mapping : Mapping
-        Of the memory that holds the counters.
+        The memory of the counters.
     """
 
     def __cinit__(self, int most, mapping):

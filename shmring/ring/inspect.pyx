@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64
 from shmring._c.layout cimport (SHMRING_RING_MAGIC, SHMRING_RING_MOST_HEADS, shmring_laps, shmring_ring,
                                 shmring_ring_counts, shmring_ring_head, shmring_ring_role)
-from shmring.ring.spsc cimport ring_control_nbytes, ring_end_state
+from shmring.ring.spsc cimport position_of, ring_control_nbytes, ring_end_state
 
 from shmring.kernel.reduce import STORES
 from shmring.errors import SegmentError
@@ -43,7 +43,7 @@ class EndLook(NamedTuple):
 
 
 class RingLook(NamedTuple):
-    """A ring as it was found. Its parts are read one after the other: between them it may have moved on."""
+    """A ring as it was found. Its counters are loaded one after the other, and may have changed in between."""
 
     nslots: int
     slot_nbytes: int
@@ -57,7 +57,7 @@ class RingLook(NamedTuple):
 
     @property
     def fill(self):
-        """The part of it that is filled, from 0 to 1."""
+        """The part of the ring that is filled, from 0 to 1."""
         return min(1.0, max(0, self.producer.position - self.consumer.position) / self.nslots)
 
 
@@ -105,9 +105,7 @@ def look(buffer, uint64_t number=0):
             raise SegmentError(f"the ring in this buffer has no consumer {number}")
         at = &ring.heads[number]
         # Head first: what is filled is never taken for less than nothing.
-        head = load_acquire_u64(&at.head)
-        if ring.drops:
-            head &= ~(<uint64_t>1 << 63)
+        head = position_of(ring, load_acquire_u64(&at.head))
         overwritten = load_relaxed_u64(&at.overwritten)
         return RingLook(ring.nslots, ring.slot_nbytes,
                         end_look(&ring.producer, load_relaxed_u64(&at.producer_asleep), &ring.sent,

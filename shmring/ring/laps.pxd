@@ -39,7 +39,7 @@ cdef inline void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, 
     w.learner = own
 
 
-# Begin a lap if it is time to.
+# Begin a lap if the last one is complete.
 cdef inline void advance_laps(shmring_laps *w, uint64_t position, uint64_t length,
                               const uint64_t *read_ns) noexcept nogil:
     if <int64_t> (position - w.next_lap) >= 0:

@@ -1,14 +1,14 @@
 # Lossy rings: the producer may overwrite the oldest slots, unread, by newer ones.
 #
-# There both ends move `head`. The consumer first claims what it is about to read, by setting head's top bit; the
-# producer moves a head that is not claimed; both by compare-and-swap. So what is read is never overwritten, and the
-# producer never waits. Positions stay below 2^63 (`format_ring` begins at 0).
+# There both ends move `head`. The consumer first claims the slots that it will read, by setting head's top bit; the
+# producer moves a head that is not claimed; both by compare-and-swap. So no slot is overwritten while it is read, and
+# the producer never waits. Positions stay below 2^63 (`format_ring` begins at 0).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmring._c.atomics cimport (compare_swap_u64, load_acquire_u64, load_relaxed_u32, store_release_u32,
                                  store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport shmring_ring, shmring_ring_head
+from shmring._c.layout cimport shmring_ring_head
 from shmring.ring.framing cimport FILLER, PIECE, kind_of, nwords_of
 from shmring.ring.spsc cimport RING_CORRUPT, ROLE_DISCONNECTED, consumer_t, producer_t
 
@@ -22,23 +22,18 @@ cdef inline uint64_t unclaimed(uint64_t head) noexcept nogil:
     return head & ~(<uint64_t> 1 << 63)
 
 
-# The position in a loaded `head`, of a ring of either kind.
-cdef inline uint64_t position_of(shmring_ring *ring, uint64_t head) noexcept nogil:
-    return unclaimed(head) if ring.drops else head
-
-
-# What to wait for until a claimed head is given up: in the order of counters (a signed difference) this number comes
-# after the claimed head, and before every position that is not claimed.
+# The number to wait for until a claimed head is given up: in the order of counters (a signed difference) it comes after
+# the claimed head, and before every position that is not claimed.
 cdef inline uint64_t after_claim(uint64_t head) noexcept nogil:
     return unclaimed(head) + (<uint64_t> 3 << 62)
 
 
-# Claim what is next: so many slots may be read, until ring_release or give_up_claim; 0 if there are none, or
+# Claim the next slots: return how many may be read, until ring_release or give_up_claim; 0 if there are none, or
 # RING_CORRUPT.
 cdef inline int64_t claim_next(consumer_t *c) noexcept nogil:
     cdef uint64_t head
     while True:
-        # SYNC overwritten (meets: overwrite). What lies below is not ours any more.
+        # SYNC overwritten (meets: overwrite). The slots below are the producer's.
         head = load_acquire_u64(&c.own.head)
         # SYNC filled (meets: ring_commit in ring/spsc.pxd). Slots are committed past a disconnected consumer after the
         # store that disconnects it, so that store is visible with them.
@@ -47,8 +42,8 @@ cdef inline int64_t claim_next(consumer_t *c) noexcept nogil:
         if c.cached_tail == c.head or load_relaxed_u32(&c.own.consumer.closed) == ROLE_DISCONNECTED:
             c.cached_tail = c.head
             return 0
-        # SYNC claimed (meets: overwrite). From here on the producer leaves alone what is next, and all behind it. A
-        # claim that stands already is our own.
+        # SYNC claimed (meets: overwrite). From here on the producer overwrites neither the next slot nor later ones. A
+        # head that is claimed already was claimed by this consumer.
         if head != c.head or compare_swap_u64(&c.own.head, head, claimed(head)):
             break
     fault_point("claimed")
@@ -65,7 +60,7 @@ cdef inline void give_up_claim(consumer_t *c) noexcept nogil:
 
 
 # Whether one consumer leaves `nslots` free, after giving up, where needed and possible, the oldest slots that it has
-# not read: whole frames, or slots. RING_CORRUPT if what stands in the ring is impossible.
+# not read: whole frames, or slots. RING_CORRUPT if a counter or a frame is impossible.
 cdef inline int overwrite(producer_t *p, shmring_ring_head *at, uint64_t nslots, bint has_frames) noexcept nogil:
     cdef uint64_t head, filled, length, word
     cdef bint is_message
@@ -91,7 +86,7 @@ cdef inline int overwrite(producer_t *p, shmring_ring_head *at, uint64_t nslots,
             at.overwritten += length if not has_frames else <uint64_t> is_message
 
 
-# The consumer, which reads nothing now, gets nothing more, and no slot is kept for it.
+# Disconnect a consumer that reads nothing now: it gets nothing more, and no slot is kept for it.
 cdef inline void disconnect(shmring_ring_head *at) noexcept nogil:
     # SYNC overwritten (meets: claim_next), as a role that is closed.
     store_release_u32(&at.consumer.closed, ROLE_DISCONNECTED)

@@ -1,12 +1,12 @@
-"""Which processes may still take an end that none has taken yet: a wait for it ends when there is none.
+"""Prospects: processes that may still take an end that no process has; a wait for that end stops when there are none.
 
 An end of a channel without a name goes to the process that uses it first. Until then each process that has it holds a
 shared lock on a byte of the memory's file, by an open file of its own. The kernel releases the lock when that process
-ends, however it does. A process that waits for the end looks whether another one has the lock.
+ends, by any cause. A process that waits for the end tests whether another one has the lock.
 
-The lock travels with the end: a child is forked with an open file that its parent has locked for it, and a pickled end
-is accompanied by one. So there is no moment at which an end is under way and its lock is not held. A process that has
-pickled an end has passed it on, and holds its own lock no longer.
+The lock is passed on with the end: a child is forked with an open file that its parent has locked for it, and a pickled
+end is accompanied by one. So the lock is held at every moment while an end is passed on. A process that has pickled an
+end holds its own lock no longer.
 """
 
 from libc.stdlib cimport calloc, free
@@ -18,8 +18,8 @@ import weakref
 
 cdef void *first = NULL                 # the Prospects of this process, linked: a fork finds them without Python code
 
-# By weak references to the segments. A dict, as what leaves it when a segment dies is no Python code, in which the
-# exception of a signal handler would be lost.
+# By weak references to the segments. A dict, as no Python code runs when an entry goes with its segment: the exception
+# of a signal handler would be lost there.
 cdef dict by_segment = {}
 
 # Open files that go to processes which multiprocessing is starting, each with the Popen that has a pid once they did.
@@ -27,14 +27,14 @@ cdef list travelling = []
 
 
 cdef class Prospects:
-    """Those of the ends of one memory, as this process knows them.
+    """The prospects of the ends in one memory, as this process knows them.
 
     Parameters
     ----------
     descriptor : int
-        Of the memory; it stays open as long as there are ends.
+        The descriptor of the memory, which stays open as long as there are ends.
     count : int
-        Of ends.
+        The number of ends.
     """
 
     def __cinit__(self, int descriptor, int count):
@@ -65,13 +65,13 @@ cdef class Prospects:
         free(self.own)
 
     cdef void add(self, int64_t end) noexcept:
-        """An object of this process may take that end."""
+        """Note that an object of this process may take that end."""
         self.own[end] += 1
         if self.known.file >= 0 and not set_prospect(self.known.file, end, True):
             self.give_up()
 
     cdef void remove(self, int64_t end) noexcept:
-        """It has taken it, has been closed, or was passed on."""
+        """Note that such an object has taken the end, was closed, or was passed on."""
         self.own[end] -= 1
         if self.own[end] == 0 and self.known.file >= 0:
             set_prospect(self.known.file, end, False)
@@ -107,7 +107,7 @@ cdef class Prospects:
         self.known.file = -1
 
     cdef object pass_on(self, object ends):
-        """What accompanies ends that are pickled, for `adopt`; None if nothing can be known."""
+        """The open file that accompanies pickled ends, for `adopt`; None if the locks cannot be set."""
         from multiprocessing import context, reduction
         cdef int file
         forget_arrived()
@@ -133,7 +133,7 @@ cdef class Prospects:
         return passed
 
     cdef int adopt(self, object passed) except -1:
-        """Take over what has accompanied ends that arrived here."""
+        """Take over the open file that accompanied ends which arrived here."""
         cdef int file = passed.detach() if passed is not None else -1
         cdef int i
         if file < 0:
@@ -150,7 +150,7 @@ cdef class Prospects:
 
 
 cdef Prospects prospects_of(object segment, int count):
-    """Those of the ends in a segment, made at the first call."""
+    """The prospects of the ends in a segment, made at the first call."""
     found = by_segment.get(weakref.ref(segment))
     if found is None:
         found = by_segment[weakref.ref(segment, by_segment.pop)] = Prospects(segment.descriptor, count)
@@ -158,13 +158,13 @@ cdef Prospects prospects_of(object segment, int count):
 
 
 cdef bint is_only_thread() except -1:
-    """Whether no other thread of Python runs in this process. Closes what has arrived."""
+    """Whether no other thread of Python runs in this process. Closes open files that have arrived."""
     forget_arrived()
     return threading.active_count() == 1
 
 
 cdef int forget_arrived(bint all_of_them=False) except -1:
-    """Close the open files that new processes have by now, or never will."""
+    """Close the open files of processes that have started, or never will."""
     cdef int i
     for i in range(len(travelling) - 1, -1, -1):
         file, popen = travelling[i]

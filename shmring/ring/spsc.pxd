@@ -5,8 +5,8 @@
 # the own counter is private and merely announced; the other side's is loaded (acquire) only when the last seen value is
 # too small: each load fetches its line from the core that is about to write it again.
 #
-# What a peer wrote is never trusted: a counter that went backwards or too far is refused (RING_CORRUPT), geometry is
-# copied into private memory when an end is attached, and so no peer can lead us outside the slots.
+# No value that a peer wrote is trusted: a counter that went backwards or too far is refused (RING_CORRUPT), and the
+# geometry is copied into private memory when an end is attached, so no access leaves the slots.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -21,7 +21,7 @@ cdef enum:
     RING_FOREIGN = -2      # no ring here, or not one that fits
     RING_TAKEN = -3        # this end has, or had, a holder
 
-# How an end stands: not taken yet; held by a living process; closed in good order; its holder died or left without
+# States of an end: not taken yet; held by a living process; closed in good order; its holder died or left without
 # closing.
 cdef enum:
     END_ABSENT = 0
@@ -90,6 +90,11 @@ cdef uint64_t ring_least_head(producer_t *p) noexcept nogil
 cdef char *ring_in(const Py_buffer *memory, size_t *nbytes) noexcept nogil
 
 
+# The position in a loaded `head`. In a lossy ring its top bit is set while the consumer reads (ring/overwrite.pxd).
+cdef inline uint64_t position_of(shmring_ring *ring, uint64_t head) noexcept nogil:
+    return head & ~(<uint64_t> 1 << 63) if ring.drops else head
+
+
 # Whether the holder of an end has closed it or is dead, as far as one look at its line tells.
 cdef inline bint ring_is_gone(shmring_ring_role *role) noexcept nogil:
     return load_acquire_u32(&role.closed) != 0 or load_relaxed_u32(&role.liveness.word) & FUTEX_OWNER_DIED != 0
@@ -132,12 +137,12 @@ cdef inline void ring_commit(producer_t *p, uint64_t n) noexcept nogil:
     store_release_u64(&p.ring.tail, p.tail)
 
 
-# Give up what is reserved; the consumer sees nothing of it.
+# Give up the reserved slots; the consumer sees nothing of them.
 cdef inline void ring_abort(producer_t *p) noexcept nogil:
     p.reserved = 0
 
 
-# Copy in as many of `n` slots as there is room for; how many, or RING_CORRUPT. One announcement for all of them.
+# Copy in as many of `n` slots as there is room for; return their number, or RING_CORRUPT. One store announces all.
 cdef inline int64_t ring_try_push(producer_t *p, const void *source, uint64_t n) noexcept nogil:
     cdef uint64_t index = p.tail & p.mask, first
     cdef int64_t free = ring_free(p, n)
@@ -188,7 +193,7 @@ cdef inline void ring_release(consumer_t *c, uint64_t n) noexcept nogil:
     store_release_u64(&c.own.head, c.head)
 
 
-# Copy out as many of `n` slots as are filled; how many, or RING_CORRUPT. One announcement for all of them.
+# Copy out as many of `n` slots as are filled; return their number, or RING_CORRUPT. One store announces all.
 cdef inline int64_t ring_try_pop(consumer_t *c, void *destination, uint64_t n) noexcept nogil:
     cdef uint64_t index = c.head & c.mask, first
     cdef int64_t ready = ring_ready(c, n)
@@ -208,4 +213,4 @@ cdef inline int64_t ring_try_pop(consumer_t *c, void *destination, uint64_t n) n
 cdef inline bint ring_is_finished(consumer_t *c) noexcept nogil:
     # SYNC closed (meets: ring_leave). If `closed` is loaded as set, the load of tail returns the last one:
     # the flag first, the counter second: a ring seen empty before the flag may have been filled since.
-    return load_acquire_u32(&c.ring.producer.closed) == 1 and ring_ready(c, c.capacity) == 0
+    return load_acquire_u32(&c.ring.producer.closed) == ROLE_CLOSED and ring_ready(c, c.capacity) == 0

@@ -1,7 +1,7 @@
 """The ring: a lock-free queue of equal slots between one producer and one consumer, or several that read all of it.
 
-Over any writable memory both can see: a mapping between processes, a ``bytearray`` between threads. Nothing here
-blocks; an answer is "done", "full" or "empty". Channels and point-to-point messages compose waiting on top.
+It lies in any writable memory that both map: shared memory between processes, a ``bytearray`` between threads. Nothing
+here blocks: a call succeeds, or finds the ring full or empty. Channels and point-to-point messages add waiting.
 
 The C-level functions, all ``nogil``, are in ``ring/spsc.pxd`` for ``cimport``; ``ring/end.pyx`` has the Python
 classes of the two ends.
@@ -89,10 +89,6 @@ cdef int take(shmring_ring_role *role, bint again) noexcept nogil:
     return error
 
 
-cdef uint64_t position(shmring_ring *ring, uint64_t head) noexcept nogil:
-    return head & ~(<uint64_t>1 << 63) if ring.drops else head
-
-
 cdef int check_counters(shmring_ring_role *role, bint possible) noexcept nogil:
     if possible:
         return 0
@@ -102,7 +98,7 @@ cdef int check_counters(shmring_ring_role *role, bint possible) noexcept nogil:
 
 cdef void ring_leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
     # SYNC closed (meets: ring_is_finished, closed_state). The last count before the flag that makes it the last.
-    store_release_u32(&role.closed, 1 if in_good_order else 2)
+    store_release_u32(&role.closed, ROLE_CLOSED if in_good_order else ROLE_LEFT)
     drop_liveness(&role.liveness)
 
 
@@ -152,7 +148,7 @@ cdef void ring_resume_producer(producer_t *p) noexcept nogil:
 
 cdef void ring_resume_consumer(consumer_t *c) noexcept nogil:
     c.peeked = 0
-    c.head = position(c.ring, load_relaxed_u64(&c.own.head))
+    c.head = position_of(c.ring, load_relaxed_u64(&c.own.head))
     # SYNC filled (meets: ring_commit).
     c.cached_tail = load_acquire_u64(&c.ring.tail)
     if load_acquire_u32(&c.own.consumer.closed) == ROLE_DISCONNECTED:
@@ -166,7 +162,7 @@ cdef uint64_t ring_least_head(producer_t *p) noexcept nogil:
         if p.nheads > 1 and ring_is_gone(&p.ring.heads[i].consumer):
             continue
         # SYNC drained (meets: ring_release), as in ring_free.
-        head = position(p.ring, load_acquire_u64(&p.ring.heads[i].head))
+        head = position_of(p.ring, load_acquire_u64(&p.ring.heads[i].head))
         if p.tail - head > p.tail - p.cached_head:
             return p.cached_head - 1
         if p.tail - head > p.tail - least:
@@ -185,7 +181,7 @@ cdef void ring_close_consumer(consumer_t *c, bint in_good_order) noexcept nogil:
 cdef int closed_state(shmring_ring_role *role, int otherwise) noexcept nogil:
     # SYNC closed (meets: ring_leave).
     cdef uint32_t closed = load_acquire_u32(&role.closed)
-    return otherwise if closed == 0 else END_CLOSED if closed == 1 else END_LOST
+    return otherwise if closed == 0 else END_CLOSED if closed == ROLE_CLOSED else END_LOST
 
 
 cdef int ring_end_state(shmring_ring_role *role) noexcept nogil:
@@ -208,7 +204,7 @@ cdef uintptr_t aligned(const void *address) noexcept nogil:
 
 
 def ring_nbytes(nslots, slot_nbytes):
-    """Bytes of a buffer that surely has room for a ring, alignment to 128 bytes included.
+    """Bytes of a buffer with room for a ring with one consumer, alignment to 128 bytes included.
 
     Parameters
     ----------
@@ -247,11 +243,11 @@ def format_ring(buffer, nslots, slot_nbytes, *, start=0, bint drops=False, nhead
     slot_nbytes : int
         Size of each slot.
     start : int
-        Where both counters start; no matter, but for tests of their wrap-around.
+        The first value of both counters; only tests of their wrap-around set it.
     drops : bool
         For channels whose producer may give up the oldest slots (``shmring/ring/overwrite.pxd``).
     nheads : int
-        How many consumers read all of it. Each beyond the first needs `HEAD_NBYTES` more bytes.
+        The number of consumers, each of which reads every slot. Each beyond the first needs `HEAD_NBYTES` more bytes.
 
     Raises
     ------
@@ -273,18 +269,22 @@ def format_ring(buffer, nslots, slot_nbytes, *, start=0, bint drops=False, nhead
         base = ring_in(&memory, &nbytes)
         if nbytes < needed:
             raise ValueError(f"{nslots} slots of {slot_nbytes} bytes need {needed} bytes, there are {nbytes}")
-        refuse_if_in_use(<shmring_ring *>base)
+        refuse_if_in_use(<shmring_ring *>base, nbytes)
         ring_format(base, nslots, slot_nbytes, start, drops, nheads)
     finally:
         PyBuffer_Release(&memory)
 
 
-cdef object refuse_if_in_use(shmring_ring *ring):
+cdef object refuse_if_in_use(shmring_ring *ring, size_t nbytes):
+    cdef uint64_t i
     if load_acquire_u64(&ring.magic) != SHMRING_RING_MAGIC:
         return
     if ring_end_state(&ring.producer) == END_HERE:
         pid = ring.producer.liveness.pid
         raise RoleTakenError(f"process {pid} is this ring's producer", pid)
-    if ring_end_state(&ring.heads[0].consumer) == END_HERE:
-        pid = ring.heads[0].consumer.liveness.pid
-        raise RoleTakenError(f"process {pid} is this ring's consumer", pid)
+    for i in range(min(ring.nheads, <uint64_t>SHMRING_RING_MOST_HEADS)):
+        if ring_control_nbytes(i + 1) > nbytes:
+            break
+        if ring_end_state(&ring.heads[i].consumer) == END_HERE:
+            pid = ring.heads[i].consumer.liveness.pid
+            raise RoleTakenError(f"process {pid} is this ring's consumer", pid)

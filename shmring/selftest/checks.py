@@ -31,12 +31,12 @@ _LONGEST_NBYTES = 3 << 20  # longer than the channel
 
 
 class Outcome(NamedTuple):
-    """What one check found.
+    """The outcome of one check.
 
     Attributes
     ----------
     name : str
-        Of the check.
+        The name of the check.
     passed : bool
     text : str
         Facts if it passed, else what went wrong.
@@ -69,12 +69,12 @@ def run_checks(size: int, seed: int) -> Iterator[Outcome]:
     size : int
         Number of ranks.
     seed : int
-        Of the numbers that are sent.
+        The seed of the numbers that are sent.
 
     Yields
     ------
     Outcome
-        Of each check, as soon as it is known.
+        The outcome of each check, as soon as it is known.
     """
     prefix = f"selftest{secrets.token_hex(8)}"
     for check in CHECKS:

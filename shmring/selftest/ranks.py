@@ -1,4 +1,4 @@
-"""What the ranks of a check do: calls with results that NumPy computes as well."""
+"""The calls of a check's ranks, with results that NumPy computes as well."""
 
 from __future__ import annotations
 

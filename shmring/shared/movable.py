@@ -48,7 +48,7 @@ class Extent(NamedTuple):
 
 
 class Properties(NamedTuple):
-    """Of movable pages, what is to be kept: arguments of `shmring.shared.moved.MovedPages`."""
+    """The properties that pages keep when they move: arguments of `shmring.shared.moved.MovedPages`."""
 
     is_locked: bool
     advice: tuple[int, ...]

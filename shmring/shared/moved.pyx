@@ -55,7 +55,7 @@ cdef class MovedPages:
     Parameters
     ----------
     mapping : Mapping
-        Of the segment; kept mapped.
+        The mapping of the segment, which stays mapped.
     offset : int
         Where the pages are in the mapping: a multiple of the page size.
     address, nbytes : int
@@ -187,7 +187,7 @@ cdef class MovedArray:
     pages : MovedPages
         Not moved yet.
     address : int
-        Of the array, which has ``allocation.nbytes`` bytes.
+        The address of the array, which has ``allocation.nbytes`` bytes.
     inner : tuple of int
         Bounds of its whole pages.
     owner : object

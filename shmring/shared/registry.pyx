@@ -208,13 +208,13 @@ cdef class Allocation:
     ----------
     registry : AllocationRegistry
     number : int
-        From 1 on; the same on all ranks.
+        The number of the allocation, from 1 on; equal on all ranks.
     segments : list of Segment
         By rank; or the only one, which all ranks share.
     size : int
         Number of ranks.
     nbytes : int
-        Of data in each segment.
+        Bytes of data in each segment.
     offsets : sequence of int, optional
         By rank: where the data begins after the header of the segment; 0 by default.
     """

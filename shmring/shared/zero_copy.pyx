@@ -95,7 +95,7 @@ cdef class Sharing:
         free(self.outs)
 
     def stats(self):
-        """What was done without staging, and how large calls are made; see `Communicator.stats`."""
+        """The numbers of calls without staging, and how large calls are made; see `Communicator.stats`."""
         return {
             "zero_copy_calls": self.nzero_copy,
             "shared_nbytes": sum([array.nbytes for array in self.registry.moved_arrays()]),

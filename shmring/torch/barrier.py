@@ -22,9 +22,9 @@ NTAGS = 1 << 29
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Return once every rank of a shmring group has called; name the ranks that did not in time.
+    """Return once every rank of a shmring group has called; name the ranks that have not called in time.
 
-    `torch.distributed.monitored_barrier` has the same arguments and is for groups named gloo alone.
+    `torch.distributed.monitored_barrier` has the same arguments and works only for groups named gloo.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def monitored_barrier(
     Raises
     ------
     torch.distributed.DistBackendError
-        On rank 0, naming the late ranks; on the others, that rank 0 has failed. Also a `shmring.MessageTimeoutError`,
-        after which the group is usable; or, if a rank is gone, a `shmring.PeerLostError`, after which it is not.
+        On rank 0 with the late ranks, on the others with rank 0. It is a `shmring.MessageTimeoutError`, too, after
+        which the group is usable; or, if a rank is gone, a `shmring.PeerLostError`, after which it is not.
     """
     chosen = dist.group.WORLD if group is None else group
     chosen.monitored_barrier(timeout, wait_all_ranks)

@@ -21,7 +21,7 @@ from shmring.torch.work import seconds
 
 
 class SeveralMachinesError(Exception):
-    """The ranks share no machine: their group is one of gloo itself."""
+    """The ranks are on several machines: gloo itself makes their group."""
 
 
 def make(options, settings, kind: type[ProcessGroup] = ProcessGroup, one_machine: bool = False) -> ProcessGroup:

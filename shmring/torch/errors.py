@@ -16,7 +16,7 @@ _raised: deque[Exception] = deque(maxlen=32)
 
 
 def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
-    """The same error, of a class that is both the core's and torch's; the error itself if it is already.
+    """The error as one of a class that is both the core's and torch's; the error itself if it is already.
 
     Torch and torch programs recognise a timeout by its text.
     """
@@ -36,19 +36,20 @@ def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
 def error_of(exception: BaseException) -> ShmringError | None:
     """The error of shmring behind an exception of torch's.
 
-    An error in the call of a bucket of DistributedDataParallel, in a hook or in a future passes through torch's C++, of
-    which a ``RuntimeError`` with the text comes out: its class, its attributes and its cause are lost.
+    An error in the call of a bucket of DistributedDataParallel, in a hook or in a future passes through torch's C++,
+    which raises a ``RuntimeError`` with its text: its class, its attributes and its cause are lost.
 
     Parameters
     ----------
     exception : BaseException
-        As caught.
+        The exception that the program has caught.
 
     Returns
     -------
     ShmringError or None
-        ``exception`` itself, one that it was raised from, or the last error of this process whose text it has; with the
-        attributes of its class, such as ``rank`` of `shmring.PeerLostError`. None if there is none.
+        ``exception`` itself, an exception that it was raised from, or the last error of this process whose text it
+        contains. The error has the attributes of its class, such as ``rank`` of `shmring.PeerLostError`. None if there
+        is no such error.
 
     Notes
     -----

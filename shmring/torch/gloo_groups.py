@@ -1,4 +1,4 @@
-"""The groups that stand in for those of gloo: `takeover` makes them."""
+"""The process groups of shmring that `takeover` makes in place of gloo's."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class GlooGroup(ProcessGroup):
     def name(self) -> str:
         """The name that the program asked for.
 
-        To C++ it is `getBackendName`, as of any group of shmring: where that says gloo, DistributedDataParallel looks
-        for gloo's class.
+        C++ calls `getBackendName`, which is shmring's: with the name gloo DistributedDataParallel would look for gloo's
+        class.
         """
         return "gloo"
 
 
 class MixedGroup(GlooGroup):
-    """The calls on tensors of the CPU by shmring, all others by a group of torch.
+    """Makes calls on tensors of the CPU by shmring, all others by a group of torch.
 
     Parameters
     ----------
     group : GlooGroup
-        Not used any more by itself.
+        The group whose communicator and store this one uses.
     others : torch.distributed.ProcessGroup
-        With the backends of the other devices.
+        The group with the backends of the other devices.
     """
 
     def __init__(self, group: GlooGroup, others: dist.ProcessGroup) -> None:
@@ -54,7 +54,7 @@ class MixedGroup(GlooGroup):
         return self if _is_cpu(device) else self._others._get_backend(device)
 
     def supports_tensor_alloc(self, device) -> bool:
-        """Whether `allocate_tensor` makes tensors on this device: those of other devices have it of their backend."""
+        """Whether `allocate_tensor` makes tensors on this device; those of other devices come from their backends."""
         return _is_cpu(device)
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -75,7 +75,7 @@ class MixedGroup(GlooGroup):
         return super()._end_coalescing(device) if _is_cpu(device) else self._others._end_coalescing(device)
 
     def barrier(self, opts=None):
-        """Complete once every rank has called; on the device of the options."""
+        """Complete once every rank has called, on the device of the options."""
         device = opts and opts.device
         return super().barrier(opts) if device is None or _is_cpu(device) else self._others.barrier(opts)
 

@@ -32,12 +32,12 @@ class GlooWire(Wire):
     Parameters
     ----------
     name : str
-        Of the group, for error messages.
+        The name of the group in error messages.
     store : torch.distributed.Store
         Used by this wire only.
     rank, size : int
     timeout_s : float or None
-        Of connecting.
+        Limit of connecting, in seconds; None: a day.
     """
 
     short_nbytes = 128 * 1024  # each message wakes threads of gloo, which takes longer than to copy this
@@ -124,7 +124,7 @@ class GlooWire(Wire):
         return bool(self.query_store(lambda: self._store.check([f"left/{peer}"])))
 
     def query_store(self, call: Callable[[], Any]) -> Any:
-        """The answer of the store; None if there is none: its host process may be gone or unreachable."""
+        """The result of a call of the store; None without one in `ANSWER_S`: its host process may be gone."""
         answers: list[Any] = []
 
         def ask() -> None:

@@ -16,7 +16,7 @@ def bf16_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch
     group : torch.distributed.ProcessGroup or None
         The state of ``model.register_comm_hook(group, bf16_hook)``; None: the default group.
     bucket : torch.distributed.GradBucket
-        Given by torch.
+        The bucket that torch passes.
 
     Returns
     -------

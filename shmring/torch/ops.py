@@ -3,11 +3,11 @@
     from shmring.torch import ops
     y = ops.all_reduce(x)               # a new tensor, with gradients
     ops.all_reduce_(x)                  # in place, without
-    torch.ops.shmring.all_reduce(x)     # what stands in graphs
+    torch.ops.shmring.all_reduce(x)     # the operator in graphs
 
 A graph holds names, not objects: ``comm`` is the name of a communicator (`shmring.torch.set_communicator`), ``""`` the
-default one. They are defined by `torch.library.Library` and not by its decorators, which take ten times as long in
-each call. Where they are called eagerly and time is short, `shmring.torch.all_reduce_` is the quicker call.
+default one. The operators are defined by `torch.library.Library` and not by its decorators, which take ten times as
+long in each call. For eager calls `shmring.torch.all_reduce_` is faster.
 
 Gradients are those of the sum of all ranks' losses: the backward pass makes the transposed collective.
 """
@@ -43,7 +43,7 @@ def all_reduce(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor
     op : str
         As in `shmring.Communicator.all_reduce`, but no callable. ``sum`` and ``avg`` have gradients.
     comm : str
-        The name of the communicator.
+        The name of the communicator; ``""``: the default one.
 
     Returns
     -------
@@ -94,8 +94,8 @@ def all_gather(x: torch.Tensor, comm: str = "") -> torch.Tensor:
 
     Notes
     -----
-    Raises as `all_reduce`. Collective, and so is the backward pass, which is a `reduce_scatter`: what all ranks did
-    with a part adds up on the rank that it came from.
+    Raises as `all_reduce`. Collective, and so is the backward pass, which is a `reduce_scatter`: the gradients of a
+    part are summed over all ranks on the rank that contributed it.
     """
     return _ops.all_gather.default(x, comm)
 
@@ -121,7 +121,7 @@ def reduce_scatter(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Te
     return _ops.reduce_scatter.default(x, op, comm)
 
 
-# ---- what they do ----------------------------------------------------------------------------------------------------
+# ---- implementations -------------------------------------------------------------------------------------------------
 
 
 def _all_reduce(x, op="sum", comm=""):

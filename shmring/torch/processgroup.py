@@ -58,7 +58,7 @@ class ProcessGroup(dist.ProcessGroup):
         long as all ranks make the same calls in the same order.
     """
 
-    # Torch asks a group for its backend and then these of the backend: this object is both (`_get_backend`).
+    # Torch reads these from the backend of a group: this object is both (`_get_backend`).
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
@@ -234,7 +234,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_REDUCE_SCATTER):
-        """The same for several tensors."""
+        """Reduce several tensors; rank i gets the i-th part of each."""
         arguments = (outputs, inputs, reduction(opts))
         return self._perform("reduce_scatter_single", collectives.reduce_scatter_singles, arguments, outputs, opts)
 
@@ -254,7 +254,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
-        """The same for several tensors."""
+        """Collect several tensors: ``outputs[i]`` gets the ``inputs[i]`` of all ranks, one after the other."""
         return self._perform("all_gather_single", collectives.all_gather_singles, (outputs, inputs), outputs, opts)
 
     def allgather_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
@@ -274,7 +274,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._perform("scatter", collectives.scatter, arguments, outputs, opts)
 
     def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts=_ALL_TO_ALL):
-        """Exchange parts of one tensor: equal ones, or as many rows to and from each rank as the split sizes say."""
+        """Exchange parts of one tensor: equal parts, or the numbers of rows in the split sizes."""
         arguments = (output, input, list(output_split_sizes or ()), list(input_split_sizes or ()))
         return self._perform("all_to_all_single", collectives.all_to_all_single, arguments, [output], opts)
 
@@ -336,9 +336,9 @@ class ProcessGroup(dist.ProcessGroup):
         return torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype=None, device=None) -> torch.Tensor:
-        """Allocate a tensor of one dimension in shared memory, contents undefined. All ranks call.
+        """Allocate a tensor of one dimension, contents undefined, in shared memory if one machine has all ranks.
 
-        In ordinary memory if the ranks are on several machines.
+        Collective: all ranks call.
         """
         if self._allocator is None:
             return torch.empty(size, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Calls as events of torch's profiler: those of a process group with the shapes of their tensors, and the collectives
+"""Calls as events of torch's profiler: calls of a process group with the shapes of their tensors, and the collectives
 that the engine makes for any call of this process, by the names that timelines have.
 
 A profiler records its own thread, unless it is made with ``profile_all_threads``. So a call in the background has two

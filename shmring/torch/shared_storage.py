@@ -25,13 +25,13 @@ def share_parameters(model: torch.nn.Module, *, comm=None) -> Shared:
     model : torch.nn.Module
         On the CPU; the same parameters on all ranks, except for their values.
     comm : Communicator, str or torch.distributed.ProcessGroup, optional
-        The communicator whose calls use the memory, its name, or the group that has it. By default that of the default
-        group if its backend is shmring, else `communicator()`.
+        The communicator whose calls use the memory, its name, or its process group. By default the communicator of the
+        default group if its backend is shmring, else `communicator()`.
 
     Returns
     -------
     Shared
-        Keeps the memory; `close` makes it private again. ``nbytes`` has the bytes that are shared.
+        Keeps the memory; its `close` makes it private again. Its ``nbytes`` is the number of shared bytes.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def share_parameters(model: torch.nn.Module, *, comm=None) -> Shared:
 
 
 def share_gradients(model: DistributedDataParallel, hook: Callable | None = None, state: Any = None):
-    """Make the buckets shared in which DistributedDataParallel averages gradients; averaging needs no staging.
+    """Share the memory of the buckets in which DistributedDataParallel averages gradients, which then needs no staging.
 
     Parameters
     ----------
@@ -76,14 +76,15 @@ def share_gradients(model: DistributedDataParallel, hook: Callable | None = None
     Raises
     ------
     TypeError
-        The model is not such a one.
+        ``model`` is no DistributedDataParallel, or the backend of its group is not shmring.
     RuntimeError
         The model has a communication hook already: pass that as ``hook``.
 
     Notes
     -----
-    Registers a communication hook, on all ranks. Torch replaces the buckets after the first backward pass, so a bucket
-    is shared when the hook gets it for the second time. If there is no room, all ranks warn, and go on with staging.
+    Registers a communication hook; all ranks call. Torch replaces the buckets after the first backward pass, so a
+    bucket is shared when the hook gets it for the second time. If /dev/shm has no room, all ranks warn, and the buckets
+    stay private, as they do on several machines.
 
     Buckets are averaged in one pass: sum in rank order, then division. Without a hook torch divides first; the bits are
     the same where the number of ranks is a power of two.
@@ -118,7 +119,7 @@ class SharedGradients:
         return sum(bucket.shared.nbytes for bucket in self._buckets.values() if bucket.shared is not None)
 
     def close(self) -> None:
-        """Make the buckets private again, for good. Not collective, but for all ranks between the same steps."""
+        """Make the buckets private; no bucket is shared afterwards. All ranks call between the same two steps."""
         self.closed = True
         self._drop(0)
 

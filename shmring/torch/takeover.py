@@ -33,7 +33,7 @@ def take_over() -> None:
 
 
 def _make(options, join: Callable):
-    """What torch calls for `BACKEND`; ``join`` is what `_wrapped` passes as the options of the program."""
+    """Torch calls this for `BACKEND`, with the ``join`` that `_wrapped` passes in place of the program's options."""
     return join(options)
 
 
@@ -96,8 +96,8 @@ def _forget(group: c10d.ProcessGroup) -> None:
 def agree(store, rank: int, size: int, timeout: timedelta) -> None:
     """Return once all ranks have the setting; raise on all that have it if a rank makes a group of gloo instead.
 
-    Such a rank stores its address for the others, under the keys of gloo, and waits for theirs. So they join it before
-    they raise: its first call fails, as theirs does, and does not wait for the timeout.
+    Such a rank stores its address under the keys of gloo, and waits for the addresses of the others. These join its
+    group before they raise, so its first call fails at once instead of at the timeout.
     """
     from shmring.errors import RendezvousError
     from shmring.torch.errors import torch_form

@@ -68,8 +68,8 @@ def allreduce(self, tensors, opts=ALL_REDUCE):
     """Reduce one tensor, dense or sparse, in place."""
     cdef int64_t timeout_ns
     comm = self._comm
-    # The commonest call, by the shortest way: each attribute of the options takes 0.1 us and more. It needs no look at
-    # the layout, as the engine takes no sparse tensor.
+    # The most common call, on the shortest path: each attribute of the options takes 0.1 us and more. The layout is not
+    # tested, as the engine refuses sparse tensors.
     if (len(tensors) != 1 or not isinstance(comm, Communicator) or opts.asyncOp or hash(opts.reduceOp) != HASH_OF_SUM
             or profiled()):
         return self._perform_all_reduce(tensors, opts)

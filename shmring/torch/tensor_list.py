@@ -1,4 +1,4 @@
-"""Lists of tensors as one contiguous tensor, which is what the core's collectives take."""
+"""Lists of tensors as one contiguous tensor, the form that the core's collectives take."""
 
 from __future__ import annotations
 

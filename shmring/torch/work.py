@@ -112,7 +112,7 @@ class PendingWork(dist.Work):
         return self._under_way.exception() if self._under_way.done() else None
 
     def synchronize(self) -> None:
-        """The same as `wait`."""
+        """As `wait`."""
         self.wait()
 
     def result(self) -> list[torch.Tensor]:
@@ -148,17 +148,17 @@ class CombinedWork(DoneWork):
         self._works = works
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all of them."""
+        """Wait until all calls are over; raise what one of them raised."""
         for work in self._works:
             work.wait(timeout)
         return True
 
     def is_completed(self) -> bool:
-        """Whether all are over."""
+        """Whether all calls are over."""
         return all(work.is_completed() for work in self._works)
 
     def get_future(self) -> torch.futures.Future:
-        """A future of the result tensors of all."""
+        """A future of the result tensors of all calls."""
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(self._outcome)
 
     def _outcome(self, _) -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ def register() -> str | None:
     Returns
     -------
     str or None
-        The class's dotted name if ``SHMRING_VLLM=1`` is in the environment; else None: no platform from here.
+        The class's dotted name if ``SHMRING_VLLM=1`` is in the environment; else None.
     """
     return "shmring.vllm.platform.ShmringCpuPlatform" if _is_on(ASKED_BY) else None
 

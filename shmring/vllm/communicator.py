@@ -25,9 +25,9 @@ from shmring.vllm import ops as more_ops
 class ShmringCommunicator(CpuCommunicator):
     """Collectives and messages of one vLLM group. Made by vLLM on all ranks of the group.
 
-    Takes groups of any number of ranks. All ranks get the same bits, so greedy decoding cannot diverge. A rank that has
-    died is a `shmring.PeerLostError` on the others, a late one a `shmring.CollectiveTimeoutError` after the timeout
-    that vLLM gives its groups.
+    Groups may have any number of ranks. All ranks get the same bits, so greedy decoding cannot diverge. When a rank
+    dies the others raise `shmring.PeerLostError`; when one is late, `shmring.CollectiveTimeoutError` after the timeout
+    that vLLM sets for its groups.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -40,7 +40,7 @@ class ShmringCommunicator(CpuCommunicator):
             set_communicator(self._comm, self._name)
 
     def _all_group_ranks_share_shm_group_name(self) -> bool:
-        """No: vLLM's own shared memory is not used."""
+        """False: vLLM's own shared memory is not used."""
         return False
 
     # ---- on tensors of the same size on all ranks ----
@@ -88,7 +88,7 @@ class ShmringCommunicator(CpuCommunicator):
         return part.movedim(0, dim).contiguous()
 
     def broadcast(self, tensor: torch.Tensor, src: int = 0) -> torch.Tensor:
-        """Copy the tensor of rank ``src`` of the group into those of the others."""
+        """Copy the tensor of rank ``src`` of the group into the tensors of the others."""
         if self._comm is None:
             return super().broadcast(tensor, src)
         self._make("broadcast_", tensor, src)
@@ -99,7 +99,7 @@ class ShmringCommunicator(CpuCommunicator):
     def all_gatherv(
         self, input_: torch.Tensor | list[torch.Tensor], dim: int = 0, sizes: Sequence[int] | None = None
     ) -> torch.Tensor | list[torch.Tensor]:
-        """Concatenate tensors that have ``sizes[rank]`` rows; of a list, each."""
+        """Concatenate the tensors of all ranks, which have ``sizes[rank]`` rows; each tensor of a list by itself."""
         if isinstance(input_, torch.Tensor):
             return self._gather_rows(input_, dim, sizes)
         return [self._gather_rows(x, dim, sizes) for x in input_]
@@ -114,7 +114,7 @@ class ShmringCommunicator(CpuCommunicator):
         return self._make("all_gatherv", x, list(sizes))
 
     def reduce_scatterv(self, input_: torch.Tensor, dim: int = 0, sizes: Sequence[int] | None = None) -> torch.Tensor:
-        """Sum over all ranks; rank i gets the next ``sizes[i]`` rows."""
+        """Sum over all ranks; rank i gets its ``sizes[i]`` rows, in rank order."""
         if sizes is None:
             return self.reduce_scatter(input_, dim)
         rows = input_.movedim(dim, 0).contiguous()
@@ -141,7 +141,7 @@ class ShmringCommunicator(CpuCommunicator):
         self._direct("send_tensor_dict").send_object(tensor_dict, dst)
 
     def recv_tensor_dict(self, src: int) -> dict[str, Any]:
-        """Receive what `send_tensor_dict` sent. Blocks."""
+        """Receive a dict that `send_tensor_dict` has sent. Blocks until it has arrived."""
         return self._direct("recv_tensor_dict").recv_object(src)
 
 

@@ -1,7 +1,7 @@
 """Calls of a vLLM group that `shmring.torch.ops` does not have: functions, and operators for code that is compiled.
 
-``torch.ops.shmring_vllm.gather(x, root, "name")`` stands in a graph, ``gather(x, root, comm)`` is the same call. They
-have no gradients: vLLM infers.
+``torch.ops.shmring_vllm.gather(x, root, "name")`` is the operator in a graph, ``gather(x, root, comm)`` the eager call.
+They have no gradients, which inference does not need.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from shmring.torch.tensor_list import movable
 
 
 def broadcast_(x: torch.Tensor, root: int, comm: Communicator) -> None:
-    """Copy ``x`` of one rank into those of the others."""
+    """Copy the root's ``x`` into the ``x`` of the others."""
     comm.broadcast(movable(x), root=root)
 
 
 def gather(x: torch.Tensor, root: int, comm: Communicator) -> torch.Tensor:
-    """All tensors on one rank, of shape (size, *x.shape); of shape (0, *x.shape) on the others."""
+    """The tensors of all ranks on the root, of shape (size, *x.shape); of shape (0, *x.shape) on the others."""
     parts = _gathered(x, root, comm)
     comm.gather(movable(x), movable(parts) if comm.rank == root else None, root=root)
     return parts
 
 
 def all_gatherv(x: torch.Tensor, counts: Sequence[int], comm: Communicator) -> torch.Tensor:
-    """One after the other, tensors that have ``counts[rank]`` rows."""
+    """The tensors of all ranks, which have ``counts[rank]`` rows, one after the other."""
     rows = _all_rows(x, counts, comm)
     comm.all_gather(movable(x), movable(rows), counts=list(counts))
     return rows
 
 
 def reduce_scatterv(x: torch.Tensor, counts: Sequence[int], comm: Communicator) -> torch.Tensor:
-    """Sum over all ranks; rank i gets the next ``counts[i]`` rows."""
+    """Sum over all ranks; rank i gets its ``counts[i]`` rows, in rank order."""
     part = _own_rows(x, counts, comm)
     comm.reduce_scatter(x, part, counts=list(counts))
     return part
@@ -56,7 +56,7 @@ def _own_rows(x: torch.Tensor, counts: Sequence[int], comm: Communicator) -> tor
 
 
 def _nothing(*_args: object) -> None:
-    """The schema is sufficient."""
+    """For an operator whose schema is sufficient."""
 
 
 def _by_name(call: Callable) -> Callable:

@@ -15,7 +15,7 @@ shmring.torch.register()
 
 
 class ShmringCpuPlatform(resolve_obj_by_qualname(_own)):  # type: ignore[misc]
-    """vLLM's platform for this machine's CPUs; its class for AMD's Zen where vLLM would choose that.
+    """vLLM's platform for this machine's CPUs; the class for AMD's Zen where vLLM would choose it.
 
     Attributes
     ----------

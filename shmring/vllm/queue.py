@@ -27,10 +27,10 @@ from shmring.memory.segment import CHANNEL, Segment, attach, segment_name
 # An item of so many bytes is put without waiting for readers; a longer one streams through the ring.
 CAPACITY_NBYTES = 16 << 20
 
-# How long a reader spins at most: steps follow each other in less. Where they do not, it learns to sleep at once.
+# The longest spin of a reader: steps follow each other in less. Where they take longer, it learns to sleep at once.
 SPIN_NS = 1_000_000
 
-_MARK = "channel-vllm"  # in the names of segments: whose handle it is
+_MARK = "channel-vllm"  # in the names of segments, by which `_create_from_handle` knows the handles of this module
 _TICK_S = 0.1  # a waiting reader looks so often whether `shutdown` was called by another thread
 _POLL_S = 0.001  # while the processes of a queue come together
 
@@ -77,7 +77,7 @@ class ShmringQueue(MessageQueue):
         self._is_writer = True
 
     def _become(self, handle: Handle) -> None:
-        """The attributes of vLLM's class."""
+        """Set the attributes of vLLM's class."""
         self.handle = handle
         self.shutting_down = self._is_writer = self._is_local_reader = self._is_remote_reader = False
         self.local_reader_rank = self.current_idx = -1
@@ -99,7 +99,7 @@ class ShmringQueue(MessageQueue):
         return self
 
     def wait_until_ready(self) -> None:
-        """Wait until all readers have come. To be called by the writer and all readers."""
+        """Wait until all readers have attached. The writer and all readers call."""
         if self._is_writer:
             while any(reader.state == "absent" for reader in self._sender.receivers):
                 time.sleep(_POLL_S)
@@ -114,11 +114,12 @@ class ShmringQueue(MessageQueue):
             time.sleep(_POLL_S)
 
     def shutdown(self) -> None:
-        """Have a reader that waits, or will wait, raise ``RuntimeError("cancelled")``. Any thread may call."""
+        """Make a reader that waits, now or later, raise ``RuntimeError("cancelled")``. Any thread may call."""
         self.shutting_down = True
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
-        """Send an object to all readers. `TimeoutError` if there is no room in so many seconds (None: no limit)."""
+        """Send an object to all readers. `TimeoutError` if there is no room within ``timeout`` seconds (None: no
+        limit)."""
         if not self._is_writer:
             raise RuntimeError("Only writers can enqueue")
         wait = _Wait(timeout, warns=True)
@@ -131,7 +132,7 @@ class ShmringQueue(MessageQueue):
             except PeerLostError:  # of all readers
                 self._require_readers(self._sender.receivers)
                 raise
-        if reached < self.n_local_reader:  # but for those that have taken this item and then left
+        if reached < self.n_local_reader:  # a reader may have received this item and then left
             self._require_readers(self._sender.receivers, 0.0)
 
     def _require_readers(self, readers: list, most_behind: float = -1.0) -> None:
@@ -142,7 +143,7 @@ class ShmringQueue(MessageQueue):
                 raise PeerLostError(f"reader {rank} of this queue, process {reader.pid}, {how}", rank, reader.pid)
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False) -> Any:
-        """Receive the next object. `TimeoutError` if none comes in so many seconds (None: no limit).
+        """Receive the next object. `TimeoutError` if none comes within ``timeout`` seconds (None: no limit).
 
         A wait that takes long is logged unless it is ``indefinite``.
         """
@@ -159,7 +160,7 @@ class ShmringQueue(MessageQueue):
 
 
 class _Wait:
-    """A wait in steps, between which the log gets a line at times."""
+    """A wait in steps; a long one writes lines into the log."""
 
     def __init__(self, timeout: float | None, warns: bool) -> None:
         self.interval_s = shm_broadcast.VLLM_RINGBUFFER_WARNING_INTERVAL
@@ -172,7 +173,7 @@ class _Wait:
         return most if self._deadline is None else max(0.0, min(most, self._deadline - time.monotonic()))
 
     def expired(self) -> None:
-        """A step has brought nothing: `TimeoutError` after the last one."""
+        """Note that a step was in vain: `TimeoutError` after the last one."""
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
             raise TimeoutError

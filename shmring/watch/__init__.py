@@ -1,1 +1,1 @@
-"""Watching running jobs from outside: what their ranks do, and which ranks keep the others."""
+"""Watching running jobs from outside: what their ranks do, and for which ranks they wait."""

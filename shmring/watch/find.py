@@ -44,7 +44,7 @@ class Member(NamedTuple):
 
     @property
     def node(self) -> tuple:
-        """What is the same for one process in all communicators of a job."""
+        """A key that is equal for one process in all communicators of a job."""
         if self.look is None:
             return ("unseen", self.rank)
         header = self.look.header
@@ -57,7 +57,7 @@ class Group(NamedTuple):
     Attributes
     ----------
     name : str
-        Empty for that of all ranks of the job; else what the names of its segments have more.
+        Empty for the communicator of all ranks of the job; else the rest of the names of its segments.
     is_complete : bool
         False while its ranks are still looking for one another.
     members : list of Member
@@ -93,7 +93,7 @@ class Job(NamedTuple):
 
     @property
     def pids(self) -> set[int]:
-        """Of its processes that can be seen."""
+        """The pids of its visible processes."""
         return {member.process.pid for group in self.groups for member in group.members if member.process}
 
 
@@ -115,7 +115,7 @@ class Machine(NamedTuple):
 
 
 def look_at_jobs(files: Iterable[OpenFile] | None = None, refused: Sequence[int] = ()) -> Machine:
-    """Look at every job of this user. Does not block; the watched processes notice nothing.
+    """Look at every job of this user. Does not block, and does not affect the watched processes.
 
     ``files``, ``refused``: what `open_files` has found, if the caller has called it.
     """

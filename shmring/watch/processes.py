@@ -1,4 +1,4 @@
-"""What the kernel publishes about a process."""
+"""The state of a process, from /proc."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Sample = tuple[str, dict[str, Any], float | int | None]
 
 
 def exposition(found: dict[str, Any]) -> str:
-    """What `Watcher.look` found, in the text format."""
+    """The result of `Watcher.look` in the text format."""
     by_name: dict[str, list[str]] = {name: [] for name in METRICS}
     for name, labels, value in _samples(found):
         if value is not None:

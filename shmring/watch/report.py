@@ -1,4 +1,4 @@
-"""What is found as plain values with rates: the JSON of ``shmring top``, from which its pages are drawn, too."""
+"""Jobs as plain values with rates: the JSON of ``shmring top``, from which its pages are drawn, too."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Watcher:
 
 
 def origin(job: Job) -> dict[str, Any]:
-    """What people know a job by: its program, user and start, of its first process that can be seen."""
+    """The program, user and start of a job, from its first visible process."""
     seen = [member.process for group in job.groups for member in group.members if member.process]
     if not seen:
         return {"program": "", "user": "", "started": None}
@@ -150,7 +150,7 @@ def _waited(member: Member, at_ns: int) -> int:
 
 
 def _nearness(group: Group) -> dict[str, Any]:
-    """What was measured when the communicator was made; the slowest rank's time."""
+    """The barrier measured when the communicator was made; the slowest rank's time."""
     us = max((member.look.barrier_us for member in group.members if member.look), default=0)
     if not us:
         return {"barrier_us": None, "nearness": None}

@@ -1,4 +1,4 @@
-"""What timelines say about a job: slow calls, late ranks, and time lost in waiting for them."""
+"""Analysis of a job's timelines: slow calls, late ranks, and time lost in waiting for them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Timeline(NamedTuple):
     facts : dict
         ``name``, ``group``, ``rank``, ``size``, ``pid``, ``command``, ``boot_id``, ``epoch_ns``.
     calls : numpy.ndarray
-        Of dtype `RECORD`, collectives and messages, in the order in which they were begun.
+        Dtype `RECORD`: collectives and messages, in the order of their beginnings.
     lost : int
         How many older ones were overwritten.
     """
@@ -50,7 +50,7 @@ class Timeline(NamedTuple):
     lost: int
 
     def collectives(self) -> np.ndarray:
-        """Those of its calls that are collectives and have ended."""
+        """Its collectives that have ended."""
         return self.calls[(self.calls["peer"] < 0) & (self.calls["end_ns"] > 0)]
 
 

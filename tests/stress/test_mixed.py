@@ -1,6 +1,6 @@
 """Thousands of operations of every kind in random order, on ranks that dawdle, compared bit for bit with the model.
 
-    pytest tests/stress/test_mixed.py                       some seconds for each size
+    pytest tests/stress/test_mixed.py                       a few seconds for each size
     pytest tests/stress/test_mixed.py --long                a minute each, or SHMRING_MIXED_MINUTES in all
     SHMRING_MIXED_ONLY=4:17 pytest ... --seed S -k '[3]'    operation 17 of run 4 on 3 ranks, alone
 

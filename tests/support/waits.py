@@ -15,7 +15,7 @@ def waiting_ranks(comm):
 
 
 def until_waiting(comm, *ranks):
-    """Return once these ranks wait, of which no other rank is to end the wait; the watchdog of the ranks bounds it."""
+    """Return once these ranks wait. No other rank may end their waits meanwhile; the watchdog bounds this wait."""
     while not waiting_ranks(comm).issuperset(ranks):
         time.sleep(0.001)
 

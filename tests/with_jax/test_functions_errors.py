@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from support.harness import report
+from support.harness import eventually, report
 from support.interrupts import lines_executed
 from support.jax_ranks import PATIENCE_S, on_jax, run_jax, start_jax
 
@@ -252,12 +252,15 @@ def test_a_function_keeps_its_communicator_alive_as_long_as_it_lives(comm):
     assert float(f(1.0)) == float(f(2.0)) / 2 == float(g(1.0)) == comm.size
     del f, g
     jax.clear_caches()
-    gc.collect()
-    is_gone = seen() is None
+
+    @eventually  # the thread that has executed a function may still hold it
+    def _():
+        gc.collect()
+        assert seen() is None
+
     made = [comm.dup() for _ in range(20)]
     for one in made:
         assert float(sj.all_reduce(1.0, comm=one)) == comm.size
-    assert is_gone
 
 
 @on_jax(1)

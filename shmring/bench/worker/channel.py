@@ -60,7 +60,7 @@ class Backend(Base):
         raise NotImplementedError
 
     def error_of_death(self) -> Exception | None:
-        """What the receiver's wait raised, once it has taken all messages; a wait is over after `DEATH_S`."""
+        """The error of a wait of the receiver, once it has taken all messages; a wait is over after `DEATH_S`."""
         try:
             while True:
                 self.recv_within(DEATH_S)

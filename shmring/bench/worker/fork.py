@@ -1,4 +1,4 @@
-"""Start the ranks of a library by fork, since they must inherit what connects them: this process is rank 0."""
+"""Start the ranks of a library by fork, since they must inherit their connections: this process is rank 0."""
 
 from __future__ import annotations
 

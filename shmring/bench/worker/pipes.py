@@ -1,4 +1,4 @@
-"""Collectives over pipes of multiprocessing: what is written by hand with the standard library and NumPy, by rank 0."""
+"""Collectives over pipes of multiprocessing, with NumPy, as programs write them by hand: through rank 0."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Problem:
         return self._vector(self._base[self.rank])
 
     def _expected(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """What was to be written, and where it is; None where this rank gets nothing."""
+        """The expected result, and the array that has it; None where this rank gets nothing."""
         op, base = self.op, self._base
         if (
             op == "barrier"

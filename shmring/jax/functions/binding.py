@@ -1,4 +1,4 @@
-"""From a call of the user to calls of primitives: arguments are checked here, trees taken apart, tokens passed."""
+"""From a call of the user to calls of primitives: checks arguments, takes trees apart, passes tokens."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _Axis: TypeAlias = tuple[int, bool] | None
 
 
 def new_token() -> jax.Array:
-    """Return a token: calls to which it is passed along are in the order of its passing.
+    """Return a token: calls that pass it on, from the result of one to the argument of the next, are in that order.
 
     Returns
     -------
     jax.Array
-        One byte, the value of which is without meaning.
+        One byte; its value has no meaning.
 
     Notes
     -----
-    A call with ``token=`` has no effect in the sense of JAX; the token is its only tie to other calls. So a program
-    passes *one* token through *all* its calls, in an order that is the same on all ranks.
+    A call with ``token=`` has no effect in the sense of JAX; only the token orders it among other calls. So a program
+    passes *one* token through *all* its calls, in the same order on all ranks.
     """
     return jnp.zeros(TOKEN.shape, TOKEN.dtype)
 
@@ -40,7 +40,7 @@ def new_token() -> jax.Array:
 
 
 def bind(name: str, operands: list, entry: Registered, token, like=None, **parameters) -> list:
-    """Bind one call: ordered, or with a token behind operands and results. ``like``: the result of a receive."""
+    """Bind one call: ordered, or with a token after operands and results. ``like``: the result of a receive."""
     if entry.comm.closed:
         raise ClosedError(f"{entry!r}: is closed")
     if like is not None:
@@ -102,7 +102,7 @@ def as_array(x: Any) -> jax.Array:
 
 
 def carrier(dtype) -> np.dtype:
-    """The dtype as which elements travel: XLA packs those of less than a byte, as it likes."""
+    """The dtype in which elements are sent: XLA may pack elements of less than a byte."""
     if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
         return np.dtype(np.int8 if jnp.issubdtype(dtype, jnp.signedinteger) else np.uint8)
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 8:
@@ -133,7 +133,7 @@ def to_blocks(x, axis: int, tiled: bool, size: int) -> jax.Array:
 
 
 def from_blocks(y: jax.Array, axis: int, tiled: bool) -> jax.Array:
-    """Put the leading axis of blocks where it belongs."""
+    """Move the leading axis of blocks to ``axis``."""
     if not tiled:
         return jnp.moveaxis(y, 0, check_axis(axis, y.ndim))
     axis = check_axis(axis, y.ndim - 1)

@@ -131,7 +131,7 @@ ctypedef struct custom_call_t:
     int32_t *status
 
 
-# ---- what a kind of call has -----------------------------------------------------------------------------------------
+# ---- operands and results by kind ------------------------------------------------------------------------------------
 
 cdef inline bint is_collective(int64_t kind) noexcept nogil:
     return KIND_NONE < kind < KIND_ALL_REDUCE_MANY
@@ -185,9 +185,9 @@ cdef dict entries = {}
 
 
 cdef class Registered:
-    """A communicator that graphs may refer to, and which it keeps alive; graphs that were compiled keep it alive.
+    """A communicator to which graphs refer. It keeps the communicator alive, and compiled graphs keep it alive.
 
-    Its slot is freed by the last of this object and the calls in it, so a call has its handle to the end.
+    Its slot is freed once this object is gone and the calls that use the slot have ended.
     """
 
     cdef readonly object comm
@@ -213,7 +213,7 @@ cdef class Registered:
 
 
 cdef int64_t enter(shmring_comm *handle) noexcept:
-    """A number for the handle; 0 if there are too many."""
+    """A number for the handle; 0 if all slots are in use."""
     global ngenerations
     cdef int i
     cdef int64_t number = 0
@@ -232,7 +232,7 @@ cdef int64_t enter(shmring_comm *handle) noexcept:
 
 
 cdef void drop(int64_t number) noexcept:
-    """No new calls; the handle is released by the last call that uses it."""
+    """Allow no new calls; the last call that uses the handle releases it."""
     if number:
         slots_lock()
         slots[number % MOST].is_dropped = True
@@ -256,7 +256,7 @@ cdef shmring_comm *acquire(int64_t number) noexcept nogil:
 
 
 cdef void release(int64_t number) noexcept nogil:
-    """Leave a handle that `acquire` has returned. The last to leave frees the slot."""
+    """Release a handle that `acquire` has returned. The last release frees the slot."""
     cdef slot_t *slot = &slots[number % MOST]
     cdef shmring_comm *comm = NULL
     slots_lock()
@@ -295,7 +295,7 @@ def registered(comm):
 
 
 def name_of(entry):
-    """What an exported graph calls a communicator: its name, which all processes that execute the graph must know."""
+    """The name of a communicator in exported graphs; each process that executes the graph must have set it."""
     for name, comm in by_name.items():
         if comm is entry.comm:
             return name
@@ -305,7 +305,7 @@ def name_of(entry):
     )
 
 
-# ---- what XLA calls --------------------------------------------------------------------------------------------------
+# ---- the function that XLA calls -------------------------------------------------------------------------------------
 
 cdef XLA_FFI_Error *handle(XLA_FFI_CallFrame *frame) noexcept nogil:
     """Make the call that the first operand describes."""
@@ -418,7 +418,7 @@ cdef int64_t count_of(const XLA_FFI_Buffer *b) noexcept nogil:
 
 
 cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, custom_call_t *c, shmring_comm *comm) noexcept nogil:
-    """The buffers are those of this call on this communicator."""
+    """Check that the buffers fit the call and the communicator."""
     cdef char text[256]
     cdef int64_t nranks = api.comm_size(comm)
     cdef bint blocks_in = is_collective(c.kind) and KIND[c.kind].blocks_in

@@ -18,14 +18,14 @@ assert ANY_SOURCE == ANY_TAG == ANY
 
 
 class Status(NamedTuple):
-    """Where a message came from: arrays of int32 without axes."""
+    """Source and tag of a message: arrays of int32 without axes."""
 
     source: jax.Array
     tag: jax.Array
 
 
 def send(x, dst: int, tag: int = 0, *, comm: Comm = None, token=None):
-    """Send ``x`` to a rank, which receives it by `recv` or `sendrecv`.
+    """Send ``x`` to a rank, which calls `recv` or `sendrecv`.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def send(x, dst: int, tag: int = 0, *, comm: Comm = None, token=None):
     Returns
     -------
     None or jax.Array
-        The next token, if there is one.
+        With a token, the next token.
 
     Notes
     -----
-    Returns when the memory of ``x`` may be used again: a message that does not fit into the pair queue waits for its
+    Returns when the memory of ``x`` may be used again. A message that does not fit into the pair queue waits for its
     receiver, so two ranks that both send first may wait for each other: use `sendrecv`. No derivative, no batching.
     Raises as `all_reduce`, and `ValueError` for a wrong rank or tag.
     """
@@ -62,18 +62,20 @@ def recv(like, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = Fals
     src, tag : int
         Source and tag of the message; by default any.
     status : bool
-        Also return where the message came from.
+        Also return the `Status` of the message.
     comm, token
         As in `all_reduce`.
 
     Returns
     -------
     jax.Array
-        A tuple with the `Status` behind it, and then the next token, where these are asked for.
+        The message. With ``status`` or a token a tuple: the message, its `Status` if requested, the next token if there
+        is one.
 
     Notes
     -----
-    A constant for derivatives. Raises as `send`; a message of another length or dtype is a JaxRuntimeError.
+    Derivatives take the result for a constant. Raises as `send`; a message of another length or dtype is a
+    JaxRuntimeError.
     """
     entry = registered(comm)
     if not isinstance(like, jax.ShapeDtypeStruct):
@@ -95,7 +97,7 @@ def sendrecv(
     comm: Comm = None,
     token=None,
 ):
-    """Send ``x`` to one rank and receive an array like it from another, or from the same.
+    """Send ``x`` to a rank and receive an array like it, from the same rank or another one.
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ def sendrecv(
     tag, out_tag : int
         Tags of the message that is sent, and of the one that is received, which may be `shmring.ANY_TAG`.
     status : bool
-        Also return where the message came from.
+        As in `recv`.
 
     Returns
     -------
@@ -115,8 +117,8 @@ def sendrecv(
 
     Notes
     -----
-    Cannot deadlock. Raises as `send`. Transpose: the same call with ``dst`` and ``src`` exchanged, and ``tag`` and
-    ``out_tag``; there is none from any source or with any tag.
+    Cannot deadlock. Raises as `send`. Transpose: `sendrecv` with ``dst`` and ``src``, and ``tag`` and ``out_tag``,
+    exchanged; a call from any source or with any tag has none.
     """
     entry = registered(comm)
     results = bind(
@@ -137,7 +139,7 @@ def barrier(*, comm: Comm = None, token=None):
     Returns
     -------
     None or jax.Array
-        The next token, if there is one.
+        With a token, the next token.
 
     Notes
     -----

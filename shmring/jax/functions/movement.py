@@ -25,7 +25,7 @@ def all_gather(x, axis: int = 0, *, tiled: bool = False, comm: Comm = None, toke
     Returns
     -------
     jax.Array or pytree of them
-        Like ``x``, but for the axis. With a token: a pair, of this and the next token.
+        Like ``x``, but for the axis. With a token: a pair of it and the next token.
 
     Notes
     -----
@@ -46,7 +46,7 @@ def gather(x, root: int = 0, *, comm: Comm = None, token=None):
     Returns
     -------
     jax.Array of shape ``(size, *x.shape)``, or pytree of them
-        With a token: a pair, of this and the next token.
+        With a token: a pair of it and the next token.
 
     Notes
     -----
@@ -69,7 +69,7 @@ def scatter(x, root: int = 0, *, comm: Comm = None, token=None):
     Returns
     -------
     jax.Array of shape S, or pytree of them
-        With a token: a pair, of this and the next token.
+        With a token: a pair of it and the next token.
 
     Notes
     -----
@@ -86,7 +86,8 @@ def all_to_all(x, split_axis: int = 0, concat_axis: int = 0, *, tiled: bool = Fa
     x, comm, token
         As in `all_gather`.
     split_axis : int
-        The axis with the blocks: of length size, and removed. If tiled: of a multiple of it, and shorter in the result.
+        The axis of the blocks, of length size; the result lacks it. If tiled: its length is a multiple of size, and is
+        divided by size in the result.
     concat_axis : int
         The new axis, of length size. If tiled: the axis along which the blocks are joined.
     tiled : bool
@@ -94,11 +95,11 @@ def all_to_all(x, split_axis: int = 0, concat_axis: int = 0, *, tiled: bool = Fa
     Returns
     -------
     jax.Array or pytree of them
-        As `jax.lax.all_to_all`. With a token: a pair, of this and the next token.
+        As `jax.lax.all_to_all`. With a token: a pair of it and the next token.
 
     Notes
     -----
-    Collective; raises as `all_reduce`, and `ValueError` for an axis of another length. Transpose: the same with the
+    Collective; raises as `all_reduce`, and `ValueError` for an axis of another length. Transpose: `all_to_all` with the
     axes exchanged.
     """
     return apply("all_to_all", x, comm, token, blocks=(split_axis, tiled), joined=(concat_axis, tiled))
@@ -118,7 +119,7 @@ def broadcast(x, root: int = 0, *, comm: Comm = None, token=None):
     Returns
     -------
     jax.Array or pytree of them
-        Like ``x``. With a token: a pair, of this and the next token.
+        Like ``x``. With a token: a pair of it and the next token.
 
     Notes
     -----
@@ -140,13 +141,12 @@ def permute(x, pairs: Iterable[tuple[int, int]], *, comm: Comm = None, token=Non
     Returns
     -------
     jax.Array or pytree of them
-        Like ``x``: that of the source; zeros on a rank that is no destination. With a token: a pair, of this and the
-        next token.
+        The ``x`` of the source; zeros on a rank that is no destination. With a token: a pair of it and the next token.
 
     Notes
     -----
-    Raises as `all_reduce`, and `ValueError` for wrong pairs. Messages with the largest tag, so only ranks that occur in
-    the pairs wait for each other. Transpose: the same with each pair reversed.
+    Raises as `all_reduce`, and `ValueError` for wrong pairs. Sends messages with a tag of its own, so only ranks that
+    occur in the pairs wait for each other. Transpose: `permute` with each pair reversed.
     """
     entry = registered(comm)
     size = entry.comm.size

@@ -43,7 +43,7 @@ BY_NAME = -1  # instead of the number of a communicator
 
 @dataclass(frozen=True)
 class Operation:
-    """A row: what the operation has, its number in C, and its transpose as a function of the cotangent."""
+    """A row: the operands and results, the number in C, and the transpose as a function of the cotangent."""
 
     name: str
     kind: int = 0  # 0: no communication
@@ -84,7 +84,7 @@ def _same(name: str, *kept: str) -> Callable:
 
 
 def _sum(name: str, *kept: str) -> Callable:
-    """The same, where the other operation is a reduction: by sum."""
+    """A transpose that is the call of a reduction, by sum, with some of the parameters."""
     return lambda ct, comm, **given: call(name, ct, comm, op="sum", **{key: given[key] for key in kept})
 
 
@@ -250,7 +250,7 @@ def _jvp(operation: Operation, primals, tangents, **parameters):
 
 
 def _jvp_of_extremum(x, y, dx, comm):
-    """The tangent of the rank that has the extremum; the mean of theirs if several have it, as in `jnp.max`."""
+    """The tangent of the rank that has the extremum; the mean if several ranks have it, as in `jnp.max`."""
     is_extreme = (x == y).astype(dx.dtype)
     return call("all_reduce", dx * is_extreme / call("all_reduce", is_extreme, comm, op="sum"), comm, op="sum")
 

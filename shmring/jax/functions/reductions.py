@@ -17,21 +17,22 @@ def all_reduce(x, op: str = "sum", *, comm: Comm = None, token=None):
     comm : Communicator or str, optional
         The communicator or its name; by default `communicator()`. Static under `jax.jit`.
     token : jax.Array, optional
-        Of `new_token` or of the call before. By default calls are made in program order.
+        The result of `new_token`, or the token that the call before has returned. By default calls are made in program
+        order.
 
     Returns
     -------
     jax.Array or pytree of them
-        Like ``x``. With a token: a pair, of this and the next token.
+        Like ``x``. With a token: a pair of it and the next token.
 
     Raises
     ------
     TypeError
-        The dtype cannot be combined; or it is not the dtype of an array of numbers.
+        ``x`` is no array of numbers, or its dtype cannot be combined.
     ValueError
         An unknown ``op``, or one that is not defined for the dtype.
     jax.errors.JaxRuntimeError
-        As it is executed: an error of the engine, with its name and text.
+        During execution: an error of the engine, with its name and text.
 
     Notes
     -----
@@ -93,7 +94,8 @@ def reduce_scatter(x, op: str = "sum", axis: int = 0, *, tiled: bool = False, co
     x, op, comm, token
         As in `all_reduce`.
     axis : int
-        The axis with the blocks: of length size, and removed. If tiled: of a multiple of it, and shorter in the result.
+        The axis of the blocks, of length size; the result lacks it. If tiled: its length is a multiple of size, and is
+        divided by size in the result.
     tiled : bool
 
     Returns
@@ -143,6 +145,6 @@ def exscan(x, op: str = "sum", *, comm: Comm = None, token=None):
 
     Notes
     -----
-    Collective; raises as `all_reduce`. Transpose: the same from the last rank on.
+    Collective; raises as `all_reduce`. Transpose: the exscan from the last rank to this one.
     """
     return combine("exscan", x, op, comm, token)

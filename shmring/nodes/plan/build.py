@@ -1,4 +1,4 @@
-"""What the plans of all collectives are made with."""
+"""The builder of the plans of all collectives: it appends steps, and knows the buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE_NBYTES = 512 * 1024  # of a slice, where it is pipelined
 
 
 class Builder:
-    """The steps of one rank, in the making.
+    """Builds the plan of one rank, step by step.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which ranks are on which node, and what follows from it for all plans."""
+"""The layout of ranks on nodes, as all plans use it."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def reduce_scatter(
     x = b.by_node(sizes)
     counts = [sum(sizes[r] for r in ranks) for ranks in layout.nodes]
     rails = [b.rails(count) for count in counts]
-    is_own = rails[b.node] == ours  # each rank of the node adds what it is to get
+    is_own = rails[b.node] == ours  # each rank of the node adds the part that it gets
     is_one = all(rail[0] == count for rail, count in zip(rails, counts, strict=True))  # one rail has everything
     mine = own if is_own else b.temp("mine", rails[b.node][b.local])
     if is_one:

@@ -110,11 +110,11 @@ Step = Send | Recv | Await | Settle | Fold | Copy | Local
 
 
 class Plan(NamedTuple):
-    """What one rank does in one collective."""
+    """The steps of one rank in one collective."""
 
     algorithm: str
     steps: tuple[Step, ...]
     temps: dict[str, int]
     """Elements of each buffer beside X and OUT."""
     partials: frozenset[str]
-    """Those of them that hold partial results, which may have larger elements."""
+    """The buffers that hold partial results, which may have larger elements."""

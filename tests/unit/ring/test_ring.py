@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from support import compiled
 from support.children import in_child, status_of
 
+import shmring
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
+from shmring.memory.header import HEADER_NBYTES
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 from shmring.ring.inspect import look
 
@@ -470,6 +472,14 @@ def test_a_ring_in_use_is_not_made_anew():
         end.close()
     format_ring(memory, 4, 8)
     assert Producer(memory).try_push(word(1))
+
+
+def test_a_ring_with_several_consumers_is_not_made_anew_while_one_of_them_is_taken():
+    _, receivers = shmring.broadcast_channel(3, 512)
+    ring = memoryview(receivers[0].channel.mapping)[HEADER_NBYTES:]
+    with receivers[2], pytest.raises(RoleTakenError, match=rf"process {os.getpid()} is this ring's consumer"):
+        format_ring(ring, 64, 8, nheads=3)
+    format_ring(ring, 64, 8, nheads=3)
 
 
 @pytest.mark.parametrize("geometry", [(0, 8), (3, 8), (8, 8), (1 << 63, 8), (4, 0), (4, 64), (4, LAST), (1 << 63, 2)])

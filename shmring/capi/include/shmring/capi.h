@@ -5,7 +5,7 @@
  *     const shmring_api *api = shmring_import();           once, with the GIL; NULL: a Python exception is set
  *
  *     #include "shmring/capi.h"                            without Python.h:
- *     const shmring_api *api = shmring_table(address);     of shmring.capi.table_address(); NULL: another version
+ *     const shmring_api *api = shmring_table(address);     shmring.capi.table_address(); NULL: another version
  *
  *     shmring_comm *comm;
  *     if (api->comm_open(object, &comm)) puts(api->last_error()->text);
@@ -16,7 +16,7 @@
  *
  * Versions: functions are appended to the table, never moved or removed, so code that was compiled with this header runs
  * with this and all later releases of the same SHMRING_API_VERSION. `struct_size` is the size of the table in the
- * release that runs: SHMRING_HAS(api, name) is whether it has a function, for code that also supports older ones.
+ * release that runs: SHMRING_HAS(api, name) tests whether it has a function, for code that supports older ones, too.
  */
 #ifndef SHMRING_CAPI_H
 #define SHMRING_CAPI_H
@@ -54,7 +54,7 @@ enum shmring_code {
 
 /* The order of shmring.dtypes.DTYPES. */
 enum shmring_dtype {
-    SHMRING_OPAQUE = -1, /* bytes: messages only, and received as SHMRING_UINT8, too */
+    SHMRING_OPAQUE = -1, /* bytes: messages only; may be received as SHMRING_UINT8 */
     SHMRING_FLOAT64 = 0,
     SHMRING_FLOAT32 = 1,
     SHMRING_FLOAT16 = 2,
@@ -129,8 +129,8 @@ typedef struct shmring_message {
     int dtype; /* as it was sent */
 } shmring_message;
 
-/* A collective: set all to zero, then what applies. `count` is in elements of one rank's block; x == out: in place. A
- * broadcast reads and writes x. */
+/* A collective: set all fields to zero, then those that the kind needs. `count` is in elements of one rank's block;
+ * x == out: in place. A broadcast reads x on the root and writes x on the others. */
 typedef struct shmring_call {
     size_t struct_size; /* sizeof(shmring_call) */
     int kind;           /* enum shmring_collective */
@@ -183,7 +183,7 @@ typedef struct shmring_api {
     int (*isend)(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag,
                  shmring_request **request);
     int (*irecv)(shmring_comm *comm, void *x, int64_t count, int dtype, int src, int tag, shmring_request **request);
-    /* A request that is over is freed, with an error, too, and *request is NULL. NULL is over. */
+    /* They free a request that is over, with or without an error, and set *request to NULL. A NULL request is over. */
     int (*test)(shmring_request **request, int *is_over, shmring_message *message);
     int (*wait)(shmring_request **request, int64_t timeout_ns, shmring_message *message);
 } shmring_api;
@@ -259,7 +259,7 @@ static inline int shmring_barrier(const shmring_api *api, shmring_comm *comm, in
     return shmring_make(api, comm, SHMRING_KIND_BARRIER, NULL, NULL, 0, 0, 0, 0, timeout_ns);
 }
 
-/* The table at an address, or NULL if this code was compiled for another one. */
+/* The table at an address, or NULL if this code was compiled for another version of it. */
 static inline const shmring_api *shmring_table(const void *address) {
     const shmring_api *api = (const shmring_api *)address;
     return api && api->version == SHMRING_API_VERSION && api->struct_size >= SHMRING_API_LEAST_SIZE ? api : NULL;
