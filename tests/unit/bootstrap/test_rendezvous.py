@@ -32,7 +32,7 @@ def standing(session):
 
 def wait_for_every_lock():
     """In a rank: the one that has the lock of a name is late, and not stopped."""
-    names.NAME_PATIENCE_S = names.UNLINK_PATIENCE_S = 60 * PATIENCE
+    names.NAME_PATIENCE_S = names.UNLINK_PATIENCE_S = names.CLAIM_PATIENCE_S = 60 * PATIENCE
 
 
 def let_no_time_pass_before(count):

@@ -398,7 +398,8 @@ def test_a_newborn_taken_for_stale_starts_again(name):
 
 
 def test_of_many_that_want_one_stale_name_exactly_one_gets_it(name, monkeypatch):
-    monkeypatch.setattr(names, "NAME_PATIENCE_S", 60 * PATIENCE)  # a process that has the lock is late, and not stopped
+    for patience in ("NAME_PATIENCE_S", "CLAIM_PATIENCE_S"):  # a process that has the lock is late, and not stopped
+        monkeypatch.setattr(names, patience, 60 * PATIENCE)
     for _ in range(8):
         leave_stale(name, 8192)
         gates = [os.pipe(), os.pipe()]  # read from: opens when the test closes its end
