@@ -7,6 +7,7 @@ import os
 import pickle
 import queue
 import socket
+from multiprocessing import connection as _standard
 from multiprocessing import reduction
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
@@ -198,3 +199,7 @@ def _rebuild(descriptor: Any, incoming: Any, outgoing: Any) -> RingConnection:
 
 
 reduction.register(RingConnection, _reduce)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_standard, name)
