@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -71,8 +71,6 @@ class ChannelMemory:
         the channel must allow it, and this process by its own argument or setting.
     spin_ns, tick_ns : int
         How this process waits.
-    reducers : mapping or None
-        Functions by class that this process pickles objects with, beside those of `copyreg`.
     writes_notes : bool
         Whether a wait that lasts long writes a note (sync/long_waits.pyx).
     """
@@ -82,7 +80,6 @@ class ChannelMemory:
     index = 0  # of the ring, in a fan-in
     nmembers = 1  # rings of a fan-in, or receivers of a broadcast
     is_broadcast = False
-    reducers: Mapping[type, Callable] | None = None
     writes_notes = True
     owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 

@@ -269,6 +269,20 @@ def test_reducers_of_the_forking_pickler_are_used():
         del reduction.ForkingPickler._extra_reducers[Point]
 
 
+@pytest.mark.parametrize("count", [6, 3000, 300_000])  # in the stream, beside it, in pieces
+def test_a_read_only_array_arrives_writable_as_in_the_standard_library(count):
+    ours, theirs = FORK.Pipe()
+    x = np.arange(count, dtype=np.float64)
+    for sent in (x, x.reshape(-1, 2), x.reshape(2, -1).T, x[::2]):
+        sent.flags.writeable = False
+        with beside(ours.send, {"a": [sent, sent]}):
+            got, same = theirs.recv()["a"]
+        np.testing.assert_array_equal(got, sent)
+        assert got is same
+        got[...] = -1
+        assert sent.min() == 0
+
+
 @pytest.mark.leaks
 def test_a_socket_goes_through_a_pipe():
     ours, theirs = FORK.Pipe()
