@@ -41,6 +41,8 @@ def pytest_configure(config):
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
     config.shmring_seed = seed
+    if getattr(config.option, "hypothesis_seed", "") is None:  # the option --hypothesis-seed, not given
+        config.option.hypothesis_seed = seed
     config.shmring_end = time.monotonic() + (config.getoption("--seconds") or float("inf"))
     config.shmring_not_begun = 0
     os.environ["SHMRING_SEED"] = str(seed)  # of all processes that share the tests

@@ -29,11 +29,13 @@ exclude_patterns = ["index.md"]  # for readers of the files; here it is the navi
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
+highlight_language = "text"  # of blocks that name none: output of commands, command lines
 suppress_warnings = ["myst.header"]  # pages begin a section where their table of contents needs it
 
 html_theme = "furo"
 html_title = f"shmring {__version__}"
 html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
 html_extra_path = ["extra"]  # index.html, which leads to the landing page
 html_css_files = ["site.css"]
 html_copy_source = False

@@ -45,6 +45,7 @@ _exiting_thread: int | None = None
 _has_ended_calls = False
 
 LAST_WORDS_S = 0.2      # at exit, for threads with calls that were ended, to print their errors
+HELD_S = 1.0            # in which most processes end
 
 
 def track(thing: Tracked, stage: Stage) -> None:
@@ -95,9 +96,9 @@ def note_ended_call() -> None:
 
 
 def hold_at_exit() -> None:
-    """Sleep, in a thread that begins a call while another thread ends the interpreter: most processes end meanwhile."""
+    """Sleep, in a thread that begins a call while another thread ends the interpreter."""
     if _exiting_thread not in (None, threading.get_ident()):
-        time.sleep(5 * LAST_WORDS_S)
+        time.sleep(HELD_S)
 
 
 def _await_last_words() -> None:

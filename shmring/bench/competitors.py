@@ -1,7 +1,7 @@
 """The competitors: which implementations the given interpreters have, and how each is launched.
 
 Every competitor gets the settings that its manual recommends for the ranks of one machine, and no advantage over the
-others. ``docs/benchmarks.md`` lists the settings.
+others. ``docs/maintainers/benchmark-method.md`` lists the settings.
 """
 
 from __future__ import annotations

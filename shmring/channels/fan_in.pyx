@@ -128,7 +128,7 @@ cdef class FanInReceiver:
 
     # ---- turns ----
 
-    cdef RingReceiver choose(self, int64_t timeout_ns):
+    cdef RingReceiver choose(self, int64_t timeout_ns, int64_t deadline_ns):
         """The first in turn that has something to receive; None if none has. Raises for a sender that is lost."""
         cdef int i, j, state
         cdef RingReceiver receiver
@@ -138,8 +138,8 @@ cdef class FanInReceiver:
             if self.over[i]:
                 continue
             state = ring_end_state(receiver.watch.other)   # first: what it sent before it left is not lost
-            if not receiver.has_next():
-                if state != END_CLOSED and state != END_LOST:
+            if not receiver.has_next(deadline_ns):
+                if (state != END_CLOSED and state != END_LOST) or receiver.has_pieces():
                     continue
                 self.over[i] = True
                 if state == END_LOST:
@@ -163,15 +163,20 @@ cdef class FanInReceiver:
         self.turn, error.rank = (i + 1) % self.count, i
         return error
 
-    cdef RingReceiver await_ready(self, int64_t timeout_ns):
+    cdef RingReceiver await_ready(self, int64_t timeout_ns, int64_t deadline_ns):
         """As `choose`, with a look at signals while it waits. None: the timeout has run out."""
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef int64_t left_ns
         cdef RingReceiver found
         self.prepare()
         while True:
-            found = self.choose(timeout_ns)
-            if found is not None or self.wait(left_until(deadline_ns, timeout_ns)) == LATE:
+            found = self.choose(timeout_ns, deadline_ns)
+            if found is not None:
                 return found
+            left_ns = left_until(deadline_ns, timeout_ns)
+            if self.wait(left_ns) == LATE:
+                return None
+            if left_ns == 0 and timeout_ns > 0:
+                return self.choose(timeout_ns, deadline_ns)    # what is there is one more piece, or a message
 
     @cython.critical_section
     def next_ready(self, timeout=None):
@@ -200,7 +205,8 @@ cdef class FanInReceiver:
         ValueError
             What was peeked at the last one is still leased.
         """
-        found = self.await_ready(timeout_to_ns(timeout))
+        cdef int64_t timeout_ns = timeout_to_ns(timeout)
+        found = self.await_ready(timeout_ns, deadline_of(timeout_ns))
         if found is None:
             raise queue.Empty
         return found
@@ -254,7 +260,7 @@ cdef class FanInReceiver:
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         while True:
-            found = self.await_ready(left_until(deadline_ns, timeout_ns))
+            found = self.await_ready(timeout_ns, deadline_ns)
             if found is None:
                 raise queue.Empty
             try:
@@ -301,8 +307,9 @@ cdef class FanInReceiver:
             Seconds to wait; None for ever, 0 not at all.
         """
         cdef int turn = self.turn, last_sender = self.last_sender
+        cdef int64_t timeout_ns = timeout_to_ns(timeout)
         try:
-            return self.await_ready(timeout_to_ns(timeout)) is not None
+            return self.await_ready(timeout_ns, deadline_of(timeout_ns)) is not None
         except EndOfStreamError:
             return True
         except PeerLostError as error:

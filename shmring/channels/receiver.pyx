@@ -21,7 +21,7 @@ from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive, wake
 from shmring.ring.end cimport require_lease
 from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_out, frame_t, is_long, kind_of,
                                    next_frame)
-from shmring.ring.spsc cimport RING_CORRUPT, ring_release, ring_resume_consumer
+from shmring.ring.spsc cimport RING_CORRUPT, ring_ready, ring_release, ring_resume_consumer
 from shmring.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
 from shmring.sync.group cimport READY, UNREADY
 
@@ -54,16 +54,19 @@ cdef class Receiver(RingReceiver):
             self.target = None
         ring_resume_consumer(&self.c)      # always: the producer may have retracted an incomplete message
 
-    cdef bint has_next(self) except -1:
+    cdef bint has_next(self, int64_t deadline_ns) except -1:
         cdef frame_t f
         if self.kept is not None or self.failure is not None:
             return True
         try:
-            is_there = self.look(&f, 0) != NOTHING
+            is_there = self.look(&f, deadline_ns) != NOTHING
         except TypeError as error:         # of a message that was received
             self.failure, is_there = error, True
         self.drop_claim()
         return is_there
+
+    cdef bint has_pieces(self) except -1:
+        return self.target is not None and ring_ready(&self.c, 1) != 0
 
     cdef int look(self, frame_t *f, int64_t deadline_ns) except -1:
         """The next message, without waiting; of a stream under way, the pieces that come until the deadline are taken.

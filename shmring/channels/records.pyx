@@ -451,7 +451,7 @@ cdef class RecordReceiver(RingReceiver):
         ring_release(&self.c, n)
         self.announce(n)
 
-    cdef bint has_next(self) except -1:
+    cdef bint has_next(self, int64_t deadline_ns) except -1:
         cdef int64_t ready = self.claim() if self.claims else ring_ready(&self.c, 1)
         self.drop_claim()
         if ready < 0:

@@ -41,7 +41,8 @@ cdef class RingReceiver(RingEnd):
     cdef readonly object channel
     cdef bint claims                   # the sender may overwrite what is not claimed
 
-    cdef bint has_next(self) except -1
+    cdef bint has_next(self, int64_t deadline_ns) except -1
+    cdef bint has_pieces(self) except -1
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1
     cdef int64_t claim(self) noexcept
     cdef void drop_claim(self) noexcept

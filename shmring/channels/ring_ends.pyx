@@ -401,9 +401,16 @@ cdef class RingReceiver(RingEnd):
     def __reduce__(self):
         return reduced(self, self.channel)
 
-    cdef bint has_next(self) except -1:
-        """Whether a call would find something to return, or an error to raise, without waiting."""
+    cdef bint has_next(self, int64_t deadline_ns) except -1:
+        """Whether a call would find something to return, or an error to raise, without waiting.
+
+        Of a message that comes in pieces, those are taken that come until the deadline; 0: all that are there.
+        """
         raise NotImplementedError
+
+    cdef bint has_pieces(self) except -1:
+        """Where `has_next` has found nothing: whether more of a message is there, for which its time was too short."""
+        return False
 
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1:
         if self.claims and self.c.own.consumer.closed == ROLE_DISCONNECTED:
@@ -464,13 +471,16 @@ cdef class RingReceiver(RingEnd):
         bool
             Also True at the end of the stream, and if the sender is lost: `recv` then raises.
         """
-        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns), left_ns
         cdef int outcome
         self.require_idle()
-        while not self.has_next():
-            outcome = self.wait_for_tail(left_until(deadline_ns, timeout_ns))
+        while not self.has_next(deadline_ns):
+            left_ns = left_until(deadline_ns, timeout_ns)
+            outcome = self.wait_for_tail(left_ns)
             if outcome != READY:
                 return outcome == GONE
+            if left_ns == 0 and timeout_ns > 0:
+                return self.has_next(deadline_ns)      # what is there is one more piece, or a message
         return True
 
     @property
@@ -478,7 +488,7 @@ cdef class RingReceiver(RingEnd):
     def ended(self):
         """Whether the sender has closed in good order and all was received, so that `recv` would raise that."""
         self.require_idle()
-        return self.peer_state() == END_CLOSED and not self.has_next()
+        return self.peer_state() == END_CLOSED and not self.has_next(0) and not self.has_pieces()
 
     def __iter__(self):
         return self

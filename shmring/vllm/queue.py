@@ -7,11 +7,9 @@ called by vLLM in each of its processes (``docs/inference.md``).
 from __future__ import annotations
 
 import inspect
-import os
 import queue
 import secrets
 import time
-import weakref
 from typing import Any
 
 from vllm import __version__ as vllm_version
@@ -77,7 +75,6 @@ class ShmringQueue(MessageQueue):
         self._memory: Segment = members[0].memory
         self._sender = Sender(members[0], "sender").take()
         self._is_writer = True
-        weakref.finalize(self, _unlink, self._memory, os.getpid())
 
     def _become(self, handle: Handle) -> None:
         """The attributes of vLLM's class."""
@@ -182,12 +179,6 @@ class _Wait:
         if now >= self._next_line:
             self._next_line += self.interval_s
             logger.info(shm_broadcast.LONG_WAIT_TIME_LOG_MSG, self.interval_s)
-
-
-def _unlink(memory: Segment, pid: int) -> None:
-    """A queue has gone; the name is there only if not all readers had come."""
-    if os.getpid() == pid:
-        memory.unlink()
 
 
 def _new(cls: type, n_reader: int = 0, n_local_reader: int = 0, *_args: Any, **_kwargs: Any) -> MessageQueue:

@@ -19,6 +19,7 @@ from support.namespaces import enter, needs_mount, room
 from support.on_ranks import on_ranks
 
 import shmring
+from shmring.bootstrap import rendezvous
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import syscalls
 
@@ -43,10 +44,16 @@ def kind_of(error):
     return type(error).__name__
 
 
+def stay_for_all():
+    """A rank that fails stays for those that come by now, however late the machine lets them come."""
+    rendezvous.LINGER_S = 60 * PATIENCE
+
+
 # -- refused at each segment of each kind -----------------------------------------------------------------------------
 
 
 def meet_with_a_refusal(rank, session, size, victim, number):
+    stay_for_all()
     if rank == victim:
         refuse("posix_fallocate", number)
     try:
@@ -90,6 +97,7 @@ def test_without_room_for_a_failure_notice_the_others_wait_no_longer_than_their_
 
 
 def make_with_a_refusal(comm, what, victim):
+    stay_for_all()
     make = MAKERS[what]
     if comm.rank == victim:
         refuse("posix_fallocate", errno.ENOSPC)
@@ -187,6 +195,7 @@ def test_refused_memory_for_a_pair_queue_sends_nothing_and_the_message_can_be_se
 
 
 def in_room(rank, pid, fn, *args):
+    stay_for_all()
     enter(pid)
     return fn(rank, *args)
 
@@ -260,6 +269,7 @@ def with_more(nbytes):
 
 
 def grow_within_a_limit(comm, what):
+    stay_for_all()
     make = MAKERS[what]
     with pytest.raises(OutOfSharedMemoryError) as caught:
         if comm.rank == 1:

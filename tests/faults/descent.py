@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from fault_calls import CALLS, SETTINGS
 from fault_deaths import DEATHS, STOP_TIMEOUT_S, check_error
-from support.harness import report
+from support.harness import PATIENCE, report
 
 import shmring
 from shmring.errors import BrokenError, MessageTimeoutError, RendezvousError
@@ -192,13 +192,14 @@ def stay_broken(comm, case, victim, pid):
 def go_on(comm, origin, settings):
     """Shrink to the survivors, see that it works, and leave the old communicator."""
     group = comm.shrink(**settings)
-    survivors = group.all_gather_object(origin)
+    patience = 60 * PATIENCE  # the group's own timeout may be short: that of a case with a rank that stops
+    survivors = group.all_gather_object(origin, timeout=patience)
     assert survivors == sorted(survivors), survivors
     assert len(survivors) == group.size == comm.size - 1
     assert survivors[group.rank] == origin
     for n in (2, 50_000):
         x = np.full(n, origin, np.int64)
-        group.all_reduce(x)
+        group.all_reduce(x, timeout=patience)
         assert (x == sum(survivors)).all()
     comm.close()
     return group

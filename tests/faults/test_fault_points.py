@@ -117,25 +117,41 @@ def report_slowly(comm, end):
     if comm.rank == 1:
         arm("report@1:" + end)
         until_waiting(comm, 0)
+    began = time.monotonic()
     with pytest.raises(CollectiveTimeoutError if end.endswith("ms") else PeerLostError) as caught:
         # A rank waits for a record that is being written for a second at most.
         comm.barrier(timeout=0.2 if comm.rank else 0.9 if end.endswith("ms") else 60)
-    if end.endswith("ms"):
-        assert caught.value.late == (2,)
-        assert "timed out in barrier()" in str(caught.value)
-        assert ("noticed by rank 1" in str(caught.value)) == (comm.rank == 0)
-    else:
-        assert caught.value.rank == 1       # a rank that dies while it writes the record is the rank it is about
+    ended = time.monotonic()
     report("noticed")
+    if end.endswith("ms"):
+        return caught.value.late, str(caught.value), ended - began
+    assert caught.value.rank == 1       # a rank that dies while it writes the record is the rank it is about
+    return None
 
 
-@pytest.mark.parametrize("end", ["800ms", "9", "exit"])
-def test_a_record_that_another_rank_is_writing_is_waited_for_and_completed_if_that_rank_dies(end):
+def test_a_record_that_another_rank_is_writing_is_waited_for():
+    for _ in range(5):
+        gang = start_ranks(3, report_slowly, "800ms")
+        gang.wait_for("noticed", [0, 1])
+        outcomes = gang.survivors_of(2)
+        assert all(outcome.ok for outcome in outcomes), outcomes
+        found = [outcome.result for outcome in outcomes]
+        # Or the machine kept rank 1 from its processor for most of a second: rank 0 was the first, or waited in vain.
+        if "noticed by rank 0" not in found[1][1] and found[0][2] < 1.8:
+            break
+    for rank, (late, text, _) in enumerate(found):
+        assert late == (2,)
+        assert "timed out in barrier()" in text
+        assert ("noticed by rank 1" in text) == (rank == 0)
+
+
+@pytest.mark.parametrize("end", ["9", "exit"])
+def test_a_record_is_completed_if_the_rank_that_is_writing_it_dies(end):
     gang = start_ranks(3, report_slowly, end)
-    gang.wait_for("noticed", [0, 1] if end.endswith("ms") else [0])
+    gang.wait_for("noticed", [0])
     gang.kill(2)
-    for outcome in gang.outcomes()[: 2 if end.endswith("ms") else 1]:
-        assert outcome.ok, outcome
+    outcomes = gang.outcomes()
+    assert outcomes[0].ok, outcomes[0]
 
 
 def report_and_die(comm, point):

@@ -7,7 +7,7 @@ import surface
 
 import shmring
 
-SETTINGS = "timeout=0.1, rendezvous_timeout=10, slot_nbytes=4096, nslots=4, pair_queue_nbytes=4096"
+SETTINGS = "timeout=0.1, rendezvous_timeout=60, slot_nbytes=4096, nslots=4, pair_queue_nbytes=4096"
 OPENING = "comm = shmring.init(rank={rank}, size=2, session='hostile{session}', " + SETTINGS + ")"
 
 
@@ -18,7 +18,7 @@ def attack(script, case):
     rank = 0 if peer else 1
     script.label, script.is_child = f"[rank {rank}] ", rank == 1
     own_dice = random.Random(f"{script.rng.random()} {rank}")
-    script.step(OPENING.format(rank=rank, session=session), "comm", limit_s=20)
+    script.step(OPENING.format(rank=rank, session=session), "comm", limit_s=100)
     script.step(f"comm.irecv(np.ones(8), {1 - rank}, 9)", "request")
     script.step("comm.all_reduce(np.ones(8), async_op=True)", "work")
     script.step("comm.plan('all_reduce', np.ones(8))", "plan")

@@ -25,3 +25,14 @@ def test_links_between_documents_lead_somewhere():
 
 def test_no_merge_is_unfinished():
     assert [page for page in PAGES if re.search(r"^(<{7}|>{7}) ", page.read_text(), re.MULTILINE)] == []
+
+
+def test_pages_for_users_fit_three_screens():
+    """Without the comments, which readers do not see."""
+    texts = {page.name: page.read_text() for page in ROOT.glob("docs/*.md")}
+    seen = {name: re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL).count("\n") for name, text in texts.items()}
+    assert {name: lines for name, lines in seen.items() if lines > 160} == {}
+
+
+def test_lines_of_the_readme_fit_a_terminal():
+    assert [line for line in (ROOT / "README.md").read_text().splitlines() if len(line) > 100] == []

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from support import compiled, harness
-from support.harness import PATIENCE, RANKS, RankError, eventually, report, run_processes, start_processes, start_ranks
+from support.harness import RANKS, RankError, eventually, report, run_processes, start_processes, start_ranks
 from support.installed import ROOT
 from support.on_ranks import on_ranks
+from support.programs import run_python
 
 import shmring
 from shmring.launch.run import run
@@ -319,7 +320,7 @@ def test_a_descriptor_left_open_is_a_failure():
     ends = os.pipe()
     try:
         with pytest.raises(pytest.fail.Exception, match="descriptors left open"):
-            harness.fail_on_leaks(*before)
+            harness.fail_on_leaks(*before, patience=0)
     finally:
         for end in ends:
             os.close(end)
@@ -340,8 +341,7 @@ def test_a_thread_left_running_is_a_failure():
 
 def test_the_seed_can_be_set_and_is_shown():
     settings = str(ROOT / "pyproject.toml")
-    command = [sys.executable, "-m", "pytest", "-c", settings, "--collect-only", "--seed", "77", __file__]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = run_python("-m", "pytest", "-c", settings, "--collect-only", "--seed", "77", __file__)
     assert "shmring: seed 77 (repeat with --seed 77)" in shown
 
 
@@ -363,7 +363,5 @@ class Built:
 
 
 def test_no_test_is_begun_after_the_seconds_of_a_run(tmp_path):
-    command = [sys.executable, "-m", "pytest", "--seconds", "1e-9", ROOT / "tests/meta/test_sampling.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "3 tests were not begun" in done.stdout
+    command = ["-m", "pytest", "--seconds", "1e-9", ROOT / "tests/meta/test_sampling.py"]
+    assert "3 tests were not begun" in run_python(*command, cwd=tmp_path)

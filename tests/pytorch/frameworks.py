@@ -130,6 +130,40 @@ def deepspeed_sums():
     print(f"rank {own - 1} has summed", flush=True)
 
 
+def sglang_calls():
+    """The calls of its groups for CPUs, which ask for gloo."""
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    from sglang.srt.distributed import parallel_state
+
+    rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    parallel_state.init_distributed_environment(n, rank, local_rank=rank, backend="gloo")
+    group = parallel_state.init_model_parallel_group([list(range(n))], rank, "gloo", group_name="tp")
+    before = group.device_group.comm.stats()["calls"]
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        summed = group.all_reduce(torch.full((4, 8), rank + 1, dtype=dtype))
+        assert torch.equal(summed, torch.full((4, 8), n * (n + 1) // 2, dtype=dtype))
+    parts = [torch.full((2, 3), float(r)) for r in range(n)]
+    for dim in (0, 1):
+        assert torch.equal(group.all_gather(parts[rank], dim=dim), torch.cat(parts, dim))
+        gathered = group.gather(parts[rank], n - 1, dim)
+        assert torch.equal(gathered, torch.cat(parts, dim)) if rank == n - 1 else gathered is None
+    gathered, share = torch.empty(2 * n), torch.empty(2)
+    group.all_gather_into_tensor(gathered, parts[rank].flatten()[:2])
+    assert torch.equal(gathered, torch.arange(n).repeat_interleave(2).float())
+    group.reduce_scatter_tensor(share, torch.arange(2.0 * n))
+    assert torch.equal(share, n * (torch.arange(2.0) + 2 * rank))
+    assert torch.equal(group.broadcast(parts[rank].clone(), 1), parts[1])
+    assert group.broadcast_object({"step": 3} if rank == 0 else None, 0) == {"step": 3}
+    assert group.broadcast_tensor_dict({"x": parts[0], "n": 3} if rank == 0 else None, 0)["n"] == 3
+    if rank == 0:
+        group.send(parts[0], n - 1)
+    elif rank == n - 1:
+        assert torch.equal(group.recv(torch.Size([2, 3]), torch.float32, 0), parts[0])
+    group.barrier()
+    assert group.device_group.comm.stats()["calls"] > before
+    print(f"rank {rank} has called", flush=True)
+
+
 def finish(model, losses):
     """The ranks have the same parameters, to the bit, the group was ours, and something was learned."""
     assert dist.get_backend() == "shmring"
@@ -148,6 +182,8 @@ if __name__ == "__main__":
     name, _, stage = sys.argv[1].partition(" ")
     if name == "lightning":
         lightning()
+    elif name == "sglang":
+        sglang_calls()
     elif stage == "sums":
         deepspeed_sums()
     else:

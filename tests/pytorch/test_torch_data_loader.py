@@ -7,7 +7,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.harness import shared_names
+from support.harness import PATIENCE, shared_names
 from support.programs import run_python
 
 import shmring.multiprocessing
@@ -134,7 +134,9 @@ def test_a_killed_worker_is_torchs_own_error():
         list(loader(Deadly()))
 
 
-def test_an_iterator_left_half_way_leaves_nothing():
+def test_an_iterator_left_half_way_leaves_nothing(monkeypatch):
+    # Workers that take longer to end are killed.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 60 * PATIENCE)
     before = shared_names()
     batches = iter(loader(Samples(200), batch_size=1, prefetch_factor=20))
     workers = batches._workers

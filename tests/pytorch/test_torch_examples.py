@@ -2,16 +2,14 @@
 
 import importlib.util
 import os
-import subprocess
-import sys
 
 import pytest
 from support.installed import ROOT
+from support.programs import run_python
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-WATCHDOG_S = 300
 LAUNCHERS = {
     "shmring run": ["-m", "shmring", "run", "-n"],
     "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
@@ -19,11 +17,7 @@ LAUNCHERS = {
 
 
 def run(launcher, size, *command):
-    whole = [sys.executable, *LAUNCHERS[launcher], str(size), *command]
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(whole, capture_output=True, text=True, timeout=WATCHDOG_S, env=quiet)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_python(*LAUNCHERS[launcher], str(size), *command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 @pytest.mark.parametrize(("launcher", "size"), [("shmring run", 2), ("torchrun", 3)])

@@ -14,10 +14,10 @@ WATCHDOG_S = 900  # DeepSpeed compiles an operator of its own when first used
 RANKS = 2
 
 
-def run(program, *arguments, ranks=RANKS):
+def run(program, *arguments, ranks=RANKS, **settings):
     """Run a program in ranks; its output."""
     command = [sys.executable, "-m", "shmring", "run", "-n", str(ranks), str(program), *arguments]
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **settings}
     done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env=quiet)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -37,6 +37,14 @@ def test_sums_of_deepspeed(ranks):
         pytest.skip("not installed")
     output = run(PROGRAM, "deepspeed sums", ranks=ranks)
     assert all(f"rank {rank} has summed" in output for rank in range(ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_calls_of_groups_of_sglang_for_cpus(ranks):
+    if find_spec("sglang") is None:
+        pytest.skip("not installed")
+    output = run(PROGRAM, "sglang", ranks=ranks, SHMRING_TORCH_TAKEOVER="gloo")
+    assert all(f"rank {rank} has called" in output for rank in range(ranks))
 
 
 @pytest.mark.parametrize(

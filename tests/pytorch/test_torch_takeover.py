@@ -1,16 +1,12 @@
 """Programs that ask for gloo, and get groups of shmring: each run as it is, with the package's entry point."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.programs import run_python
+from support.programs import run_python, run_shmring
 
 PROGRAM = Path(__file__).parents[1] / "support" / "torch_takeover.py"
-WATCHDOG_S = 120
-
 
 @pytest.fixture
 def installed(tmp_path):
@@ -25,10 +21,7 @@ def installed(tmp_path):
 
 def run(env, *case, ranks=2):
     """What the program prints."""
-    command = [sys.executable, "-m", "shmring", "run", "-n", str(ranks), str(PROGRAM), *case]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_shmring("run", "-n", str(ranks), PROGRAM, *case, env=env).stdout
 
 
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", ""])
@@ -53,10 +46,7 @@ def test_ranks_on_several_machines_get_gloo(installed, tmp_path):
         f"sys.argv[:] = [{str(PROGRAM)!r}, 'several']\n"
         f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
-    command = [sys.executable, "-m", "shmring", "run", "-n", "2", str(launcher)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env=installed)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("is done") == 2
+    assert run_shmring("run", "-n", "2", launcher, env=installed).stdout.count("is done") == 2
 
 
 def test_ranks_that_disagree_all_get_an_error(installed):

@@ -4,19 +4,27 @@ Groups of 2, 3, 5, 6 and 7 ranks, of which vLLM's own shared memory takes two si
 spot; workers that die. Each in an interpreter of its own, since a process has one platform for good.
 """
 
+import functools
 import json
 import os
+import re
+import shlex
+import socket
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
+from support.harness import PATIENCE
+from support.installed import ROOT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 
 HERE = Path(__file__).parent
-WATCHDOG_S = 500
+WATCHDOG_S = 500 * PATIENCE
 
 
 def run(program, *arguments, on=True, **settings):
@@ -55,6 +63,12 @@ def answers(*arguments, **settings):
     return json.loads(run("vllm_model.py", *arguments, **settings).rpartition("answers: ")[2].partition("\n")[0])
 
 
+@pytest.fixture(scope="module")
+def alone(models):
+    """The answers of one rank without shmring, by model: each made once."""
+    return functools.cache(lambda model: answers("tokens", models / model, json.dumps({}), on=False))
+
+
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
@@ -63,23 +77,69 @@ def answers(*arguments, **settings):
         ("mixtral", {"tensor": 2, "experts": 1}),
     ],
 )
-def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, model, shape):
-    alone = answers("tokens", models / model, json.dumps({}), on=False)
+def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, alone, model, shape):
     several = answers("tokens", models / model, json.dumps(shape))
-    assert alone["backends"] == ["gloo"]
+    assert alone(model)["backends"] == ["gloo"]
     assert several["backends"] == ["shmring", "shmring"]
-    assert several["tokens"] == alone["tokens"]
+    assert several["tokens"] == alone(model)["tokens"]
     assert several["queues"] == ["ShmringQueue"] * 2
     assert min(several["calls"]) > 0
     assert several["logits"][0] == several["logits"][1]
 
 
-def test_tokens_of_experts_in_several_engines_are_those_of_one(models):
+def test_tokens_of_experts_in_several_engines_are_those_of_one(models, alone):
     """Each engine has its own prompts; tokens go to the ranks of their experts by `all_gatherv`, `reduce_scatterv`."""
-    alone = answers("tokens", models / "mixtral", json.dumps({}), on=False)
     ranks = answers("data", models / "mixtral", json.dumps({"data": 2, "experts": 1}))["ranks"]
-    assert [one["tokens"] for one in ranks] == [alone["tokens"][rank::2] for rank in range(2)]
+    assert [one["tokens"] for one in ranks] == [alone("mixtral")["tokens"][rank::2] for rank in range(2)]
     assert all(min(one["calls"]) > 0 for one in ranks)
+
+
+def completed(port, model, prompt):
+    """The tokens with which a server completes a prompt."""
+    asked = {"model": model, "prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+    request = Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(asked).encode())
+    request.add_header("Content-Type", "application/json")
+    with urlopen(request, timeout=WATCHDOG_S) as reply:
+        text = json.load(reply)["choices"][0]["text"]
+    return [int(token.removeprefix("t")) for token in text.split()]
+
+
+def await_server(server, port):
+    deadline = time.monotonic() + WATCHDOG_S
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            return urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError("the server is not up")
+
+
+def test_the_command_of_the_page_serves_the_tokens_of_one_rank(models, alone, tmp_path):
+    model = str(models / "llama")
+    command = re.search(r"^    (SHMRING_VLLM=1 python .*)$", (ROOT / "docs/inference.md").read_text(), re.MULTILINE)[1]
+    command = shlex.split(command.replace("python", sys.executable, 1).replace("MODEL", model))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    more = f"--host 127.0.0.1 --port {port} --dtype float32 --max-model-len 256 --enforce-eager --seed 0".split()
+    bound = "|".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+    settings = {
+        "VLLM_CPU_OMP_THREADS_BIND": bound if "|" in bound else "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+    }  # fmt: skip
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        environ = {**os.environ, **settings}
+        server = subprocess.Popen(["env", *command, *more], stdout=out, stderr=subprocess.STDOUT, env=environ)
+    try:
+        await_server(server, port)
+        tokens = completed(port, model, list(range(5, 25)))
+    except Exception as error:
+        raise AssertionError(log.read_text()[-8000:]) from error
+    finally:
+        server.terminate()
+        server.wait(WATCHDOG_S)
+    assert tokens == alone("llama")["tokens"][0]
+    assert "backend=shmring" in log.read_text()
 
 
 # ---- queues between processes ----------------------------------------------------------------------------------------
@@ -99,6 +159,7 @@ QUEUE = {"on": False, "SHMRING_VLLM_QUEUE": "1"}
         ("dead_reader", 4, 3),
         ("dead_after_the_last", 3, 1),
         ("remote", 1, 1),
+        ("dropped", 1, 1),
     ],
 )
 def test_queues_carry_what_is_put_and_name_processes_that_die(case, processes, survivors):

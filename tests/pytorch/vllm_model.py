@@ -24,7 +24,14 @@ PROMPTS = [{"prompt_token_ids": ids} for ids in (list(range(5, 25)), [7, 3, 400]
 
 def make(place):
     """Models with random weights, wide apart enough that rounding does not decide which token is likeliest."""
-    from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        MixtralConfig,
+        MixtralForCausalLM,
+        PreTrainedTokenizerFast,
+    )
 
     sizes = {
         "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -32,6 +39,9 @@ def make(place):
     }  # fmt: skip
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(f"{place}/llama")
+    words = Tokenizer(models.WordLevel({f"t{token}": token for token in range(sizes["vocab_size"])}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(f"{place}/llama")  # for the server
     MixtralForCausalLM(MixtralConfig(**sizes, num_local_experts=8, num_experts_per_tok=2)).save_pretrained(
         f"{place}/mixtral"
     )

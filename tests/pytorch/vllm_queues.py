@@ -1,5 +1,6 @@
 """A program: processes that vLLM's queue connects, with ours in its place; each prints `all as wanted`."""
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -20,6 +21,9 @@ from vllm.platforms.interface import set_assigned_physical_gpu_ids
 from vllm.plugins import load_general_plugins
 
 import shmring
+
+sys.path.append(str(Path(__file__).parents[1]))
+from support.interrupts import interrupt_at_line
 
 load_general_plugins()
 CONTEXT = multiprocessing.get_context("fork")
@@ -189,6 +193,24 @@ def dead_after_the_last(rank, group):
         queue.enqueue("more")
 
 
+def remote():
+    """A queue with a reader on another machine stays vLLM's."""
+    assert is_ours(MessageQueue(1, 1))
+    assert not is_ours(MessageQueue(2, 1))
+
+
+def dropped():
+    """A queue that no reader has come to takes its name with it, and no interrupt is lost meanwhile."""
+    lost = []
+    sys.unraisablehook = lost.append
+    for nth in itertools.count(1):
+        queues = [MessageQueue(1, 1)]
+        assert is_ours(queues[0])
+        if not interrupt_at_line(queues.clear, nth):
+            break
+    assert lost == []
+
+
 def in_process(rank, n, case, place):
     if case == "stateless":
         group = StatelessProcessGroup.create("127.0.0.1", int(place), rank, n)
@@ -215,12 +237,12 @@ def free_port():
 
 
 def main(case, n):
-    if case == "remote":
-        assert is_ours(MessageQueue(1, 1))
-        assert not is_ours(MessageQueue(2, 1))
+    before = names()
+    if case in ("dropped", "remote"):
+        globals()[case]()
+        assert [name for name in names() if name not in before] == []
         print("all as wanted")
         return 0
-    before = names()
     place = str(free_port()) if case == "stateless" else f"{tempfile.mkdtemp(prefix='shmring-vllm-')}/store"
     processes = [CONTEXT.Process(target=in_process, args=(rank, n, case, place)) for rank in range(n)]
     for process in processes:

@@ -42,6 +42,7 @@ from shmring.errors import PeerLostError, RendezvousError  # noqa: E402
 from shmring.memory import names  # noqa: E402
 
 OPERATIONS = 40
+MANY_OPERATIONS = 2000  # longer than any rank lives
 WATCHDOG_S = 60.0 * harness.PATIENCE
 RENDEZVOUS_TIMEOUT_S = 0.5
 LONGEST_LIFE_S = 0.012
@@ -59,6 +60,7 @@ class Job:
         self.instants = sorted(dice.uniform(0, LONGEST_LIFE_S) for _ in self.victims)
         self.meets = dice.random() < 0.9
         self.shrinks = dice.random() < 0.4
+        self.ends = dice.random() < 0.5  # by itself, if it lives so long
         self.session = f"kills{seed}-{number}-{os.getpid()}"
 
     def __str__(self) -> str:
@@ -74,14 +76,15 @@ def live(job: Job, rank: int, report) -> None:
     config = settings(job.seed, job.number, job.size)
     names.NAME_PATIENCE_S = names.UNLINK_PATIENCE_S = WATCHDOG_S  # the dead have no lock
     try:
-        config["rendezvous_timeout"] = RENDEZVOUS_TIMEOUT_S
+        # A rank that is killed before it comes is waited for; all others come, whenever that is.
+        config["rendezvous_timeout"] = WATCHDOG_S / 2 if job.meets else RENDEZVOUS_TIMEOUT_S
         comm = shmring.init(rank=rank, size=job.size, session=job.session, **config)
     except (RendezvousError, PeerLostError) as error:
         report(f"apart {type(error).__name__}: {error}")
         return
     report("met")
     first = None
-    for index in range(OPERATIONS):
+    for index in range(OPERATIONS if job.ends else MANY_OPERATIONS):
         case = draw(job.seed, job.number, index, comm.size, comm.config)
         try:
             carry_out(comm, case)

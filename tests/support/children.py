@@ -6,7 +6,7 @@ import traceback
 
 from support.harness import PATIENCE
 
-WATCHDOG_S = 250  # less than that of the whole test (`support.watchdog`)
+WATCHDOG_S = 500  # less than that of the whole test (`support.watchdog`)
 
 
 def in_child(function, *args):

@@ -42,7 +42,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # The grid of group sizes: alone, a pair, odd, a power of two, and more than most machines have processors.
 RANKS = (1, 2, 3, 4, 7)
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 # How many times as long to wait for ranks: more than 1 where every instruction is emulated (tests/labs).
 PATIENCE = float(os.environ.get("SHMRING_PATIENCE", "1"))
 # How long a process that a rank has forked may hold the rank's socket after the rank's end, and send reports.
@@ -239,8 +239,9 @@ class Gang:
         if stuck := self._running:
             self._end_by_force(stuck)
         deadline = time.monotonic() + PATIENCE * LINGER_S
-        while self._sockets and time.monotonic() < deadline:  # what was sent before the end
-            self._read_sockets(deadline)
+        # What was sent before the end: all of it, also if this process was kept from its processor until the deadline.
+        while self._sockets and (self._read_sockets(deadline) or time.monotonic() < deadline):
+            pass
         for one in self._sockets:
             one.close()
         self._sockets.clear()
@@ -279,10 +280,10 @@ class Gang:
     def _running(self) -> list[Outcome]:
         return [outcome for outcome in self._outcomes if outcome.status is None]
 
-    def _read_sockets(self, deadline: float) -> None:
-        """Read once what ranks and nursery have sent."""
+    def _read_sockets(self, deadline: float) -> bool:
+        """Read once what ranks and nursery have sent; whether there was anything."""
         if self._nursery.note_ends(self._outcomes):
-            return
+            return True
         left = max(0.0, deadline - time.monotonic())
         ready, _, _ = select.select([*self._sockets, self._nursery.control], [], [], left)
         for one in ready:
@@ -299,6 +300,7 @@ class Gang:
             inbox += data
             while (message := _next_message(inbox)) is not None:
                 self._take(rank, message)
+        return bool(ready)
 
     def _take(self, rank: int, message: bytes) -> None:
         kind, *rest = pickle.loads(message)
@@ -632,7 +634,7 @@ def open_files() -> dict[int, str]:
 
 
 def fail_on_leaks(
-    names_before: set[str], files_before: dict[int, str], threads_before: set, patience: float = 10
+    names_before: set[str], files_before: dict[int, str], threads_before: set, patience: float = 60
 ) -> None:
     """Fail the test if names, descriptors or threads are left that were not there before."""
     deadline = time.monotonic() + patience
@@ -641,16 +643,19 @@ def fail_on_leaks(
         time.sleep(0.01)
     if names:
         pytest.fail(f"left in shared memory: {sorted(names)}", pytrace=False)
-    if len(open_files()) > len(files_before):
-        gc.collect()  # an object in a cycle may hold them
-        new = {fd: what for fd, what in open_files().items() if fd not in files_before}
-        if len(open_files()) > len(files_before):
-            pytest.fail(f"descriptors left open: {new}", pytrace=False)
-    if closed := {0, 1, 2} & files_before.keys() - open_files().keys():
-        pytest.fail(f"standard streams closed: {closed}", pytrace=False)
     threads = set(threading.enumerate()) - threads_before
     for thread in threads:  # one whose work is over may not have ended yet
         thread.join(max(0.0, deadline - time.monotonic()))
     threads = {thread for thread in threads if thread.is_alive()}
     if threads:
         pytest.fail(f"threads left running: {sorted(thread.name for thread in threads)}", pytrace=False)
+    if len(open_files()) > len(files_before):
+        gc.collect()  # an object in a cycle may hold them
+        # A thread that is not one of Python's may not have closed its own yet.
+        while len(files := open_files()) > len(files_before) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if len(files) > len(files_before):
+            new = {fd: what for fd, what in files.items() if fd not in files_before}
+            pytest.fail(f"descriptors left open: {new}", pytrace=False)
+    if closed := {0, 1, 2} & files_before.keys() - open_files().keys():
+        pytest.fail(f"standard streams closed: {closed}", pytrace=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -49,6 +50,20 @@ class Interrupts:
         return False
 
 
+@contextlib.contextmanager
+def collector_off():
+    """Collect no garbage while the block runs: that calls functions of Python, as those of hypothesis, in which an
+    interrupt is lost."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@collector_off()
 def interrupt_at_line(function, nth):
     """Call a function and raise SIGINT in this process before the nth line of Python that it executes.
 
@@ -77,11 +92,34 @@ def interrupt_at_line(function, nth):
     return False
 
 
-@contextlib.contextmanager
-def ctrl_c(after_s=0.1):
-    """Expect that SIGINT, sent so long after its beginning, ends the block."""
+@collector_off()
+def lines_executed(function):
+    """Call a function; how many lines of Python that executes, those of finalizers and of weak references included.
+
+    An interrupt in such a line is lost, as Python drops what they raise.
+    """
+    count = 0
+
+    def trace(_frame, event, _):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def interrupted_by_ctrl_c(call, after_s=0.1):
+    """Expect that SIGINT, sent so long after its beginning, ends a call that would wait for ever.
+
+    Not a context manager: SIGINT may come before the thread of the call gets as far as a block.
+    """
     timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         timer.start()
-        yield
+        call()
     timer.join()

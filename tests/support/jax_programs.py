@@ -18,7 +18,7 @@ import inspect, json, os, signal, sys, time
 FIRST
 import jax, jax.numpy as jnp, numpy as np
 # How long JAX waits at exit for processes that are gone, in releases that have the options.
-QUICK = {"heartbeat_timeout_seconds": 10, "shutdown_timeout_seconds": 10}
+QUICK = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
 QUICK = {name: QUICK[name] for name in QUICK if name in inspect.signature(jax.distributed.initialize).parameters}
 START
 from jax import lax
@@ -46,6 +46,14 @@ def mapped(f, mesh, ins, outs):
 
 def own(x):
     return np.asarray(x.addressable_data(0))
+
+def meet(ranks):
+    '''Wait until these have compiled what they will call, so that none is late for the others.'''
+    place = os.path.join(FOLDER, "met")
+    os.makedirs(place, exist_ok=True)
+    open(os.path.join(place, str(rank)), "w").close()
+    while not {str(one) for one in ranks} <= set(os.listdir(place)):
+        time.sleep(0.01)
 
 def attempt(f, *args):
     '''The text of the error in which a call ends, with its kind; None if it does not.'''

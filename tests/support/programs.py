@@ -7,7 +7,7 @@ import sys
 
 from support.harness import PATIENCE
 
-WATCHDOG_S = 250 * PATIENCE  # less than that of the whole test (`support.watchdog`)
+WATCHDOG_S = 500 * PATIENCE  # less than that of the whole test (`support.watchdog`)
 
 
 def run_program(*command, status=0, timeout=WATCHDOG_S, **options):

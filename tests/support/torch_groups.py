@@ -13,7 +13,7 @@ import torch.distributed as dist
 from support import harness
 from support.on_ranks import on_ranks
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 def run_group(n: int, fn, *args, **options) -> list:

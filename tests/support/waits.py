@@ -1,5 +1,6 @@
-"""Which ranks wait or have ended, as a rank beside them finds it: for tests in which one acts only then."""
+"""Which ranks wait, sleep or have ended, as a rank beside them finds it: for tests in which one acts only then."""
 
+import os
 import time
 
 from shmring.observe.account import standings
@@ -17,6 +18,26 @@ def until_waiting(comm, *ranks):
     """Return once these ranks wait, of which no other rank is to end the wait; the watchdog of the ranks bounds it."""
     while not waiting_ranks(comm).issuperset(ranks):
         time.sleep(0.001)
+
+
+def until_idle(*pids):
+    """Return once the threads of each process together take at most a fifth of a processor, for a second.
+
+    A process that does not sleep takes more in every second. One that sleeps takes far less, but for a second in which
+    the machine stood still and the kernel charged it for that.
+    """
+    while True:
+        before = [processor_ticks(pid) for pid in pids]
+        time.sleep(1)
+        taken = [processor_ticks(pid) - ticks for pid, ticks in zip(pids, before, strict=True)]
+        if max(taken) <= os.sysconf("SC_CLK_TCK") / 5:
+            return
+
+
+def processor_ticks(pid):
+    """The processor time that a process has taken."""
+    fields = fields_of(pid)
+    return int(fields[11]) + int(fields[12])
 
 
 def until_ended(pid):

@@ -12,7 +12,7 @@ import pytest
 
 from support.harness import PATIENCE
 
-SHORT_S, LONG_S = 300, 3000  # without and with --long
+SHORT_S, LONG_S = 600, 3000  # without and with --long
 # A limit is a thread of the process, which each test would start and join. So one limit serves the tests of a minute.
 SHARED_S = 60
 

@@ -72,7 +72,9 @@ def test_a_program_of_jax_without_the_option_ends_with_the_hint(tmp_path):
 def test_one_process_needs_no_launcher(tmp_path):
     script = tmp_path / "alone.py"
     script.write_text("import jax\nprint(jax.device_count(), jax.config.jax_cpu_collectives_implementation)\n")
-    assert run("-m", "shmring.jax", str(script)) == (0, "1 mpi\n")
+    code, output = run("-m", "shmring.jax", str(script))  # JAX may print warnings of its own
+    assert code == 0, output
+    assert "1 mpi" in output.splitlines()
 
 
 def test_run_jax_refuses_what_is_no_program_of_python(capsys):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 DEATH_S = 2.0  # how long a call may take to raise after another rank has been killed
+CALLS_BEFORE_DEATH = 20
 
 
 class Unsupported(Exception):
@@ -50,20 +51,21 @@ class Backend:
         return statement
 
     def death(self) -> dict:
-        """The last rank ends by SIGKILL; on others: microseconds from then to the error of a call, and that error."""
+        """The last rank calls, then ends by SIGKILL; on others: microseconds from then to a call's error, and that."""
         if self.rank == self.size - 1:
-            time.sleep(0.1)
+            for _ in range(CALLS_BEFORE_DEATH):
+                self.call()
             self.barrier.words[-1] = time.perf_counter_ns()
             os.kill(os.getpid(), signal.SIGKILL)
-        error = self.error_of_death(0.1 + DEATH_S)
+        error = self.error_of_death()
         if error is None:
             return {"seen": f"no error within {DEATH_S:g} s"}
         us = (time.perf_counter_ns() - self.barrier.words[-1]) / 1e3
         return {"us": us, "seen": f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")}
 
-    def error_of_death(self, seconds: float) -> Exception | None:
-        """Make calls for so long, at least one; what one of them raised."""
-        until = time.monotonic() + seconds
+    def error_of_death(self) -> Exception | None:
+        """Make calls for `DEATH_S`, at least one; what one of them raised."""
+        until = time.monotonic() + DEATH_S
         try:
             self.call()
             while time.monotonic() < until:

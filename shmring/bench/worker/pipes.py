@@ -69,8 +69,14 @@ class Pipes:
         self.broadcast(x)
 
     def all_to_all(self, sent: list[np.ndarray], parts: list[np.ndarray]) -> None:
-        for root in range(self.size):
-            self.scatter(sent, parts[root], root)
+        parts[self.rank][...] = sent[self.rank]
+        for peer in sorted(self.peers):  # in ascending order, which cannot deadlock
+            if self.rank < peer:
+                self.send(sent[peer], peer)
+                self.recv(parts[peer], peer)
+            else:
+                self.recv(parts[peer], peer)
+                self.send(sent[peer], peer)
 
 
 class Backend(Base):

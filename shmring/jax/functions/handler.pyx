@@ -179,7 +179,9 @@ cdef extern from *:
 
 cdef int64_t ngenerations = 0
 cdef dict named = {}        # keeps the entries of the communicators that have names
-cdef object entries = weakref.WeakValueDictionary()      # by id of the communicator
+# By weak reference to the communicator, one to its entry. No Python code runs where either dies, in which the exception
+# of a signal handler (Ctrl-C) would be lost.
+cdef dict entries = {}
 
 
 cdef class Registered:
@@ -267,12 +269,22 @@ cdef void release(int64_t number) noexcept nogil:
         api.comm_release(comm)
 
 
+cdef object entry_of(comm):
+    """The entry of a communicator, made where there is none or the last one is gone."""
+    found = entries.get(weakref.ref(comm))
+    entry = None if found is None else found()
+    if entry is None:
+        entry = Registered(comm)
+        entries[weakref.ref(comm, entries.pop)] = weakref.ref(entry)
+    return entry
+
+
 def registered(comm):
     """The entry of a communicator, given as itself or by name; None: the default one."""
     if isinstance(comm, Registered):
         return comm
     if isinstance(comm, Communicator):
-        return entries.get(id(comm)) or entries.setdefault(id(comm), Registered(comm))
+        return entry_of(comm)
     name = comm or ""
     if not isinstance(name, str):
         raise TypeError(f"comm={comm!r}: must be a shmring.Communicator, its name, or None for the default one")

@@ -12,6 +12,7 @@ import shmring
 from shmring.bootstrap import connect
 from shmring.config import MOST_NBYTES
 from shmring.errors import PeerLostError, RendezvousError, RendezvousTimeoutError
+from shmring.placement.topology import shmem_huge_pages
 
 COMMON = (
     "slot_nbytes", "nslots", "eager_nbytes", "one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us",
@@ -172,6 +173,9 @@ def test_a_rank_alone_gets_explanations_too():
         assert "0 synchronisations" in text
 
 
+IS_HUGE_BY_ITSELF = shmem_huge_pages() in ("always", "within_size", "force")  # whatever is wanted, at any time
+
+
 def look_at_huge_pages(comm, wanted):
     x = comm.empty(3 << 20, np.uint8)
     x[:] = comm.rank
@@ -180,7 +184,7 @@ def look_at_huge_pages(comm, wanted):
     assert len(huge) == len(own) == comm.size
     for one in (*huge, *own):
         assert one % (2 << 20) == 0
-        if not wanted:
+        if not wanted and not IS_HUGE_BY_ITSELF:
             assert one == 0
     y = np.full(1 << 20, comm.rank + 1.0, np.float32)
     comm.all_reduce(y)
@@ -197,4 +201,4 @@ def look_at_huge_pages(comm, wanted):
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_outboxes_and_arrays_lie_on_huge_pages_if_that_is_wanted_and_on_no_others(wanted):
     found = run_ranks(2, look_at_huge_pages, wanted, init={"huge_pages": wanted, "pair_queue_nbytes": 4 << 20})
-    assert found[0] == found[1]  # a rank that attaches maps the array of the creator
+    assert found[0] == found[1] or IS_HUGE_BY_ITSELF  # a rank that attaches maps the array of the creator

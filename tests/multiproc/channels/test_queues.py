@@ -13,7 +13,7 @@ import pytest
 from support.children import in_child, kill, status_of
 from support.emulation import needs_marks
 from support.harness import PATIENCE
-from support.interrupts import ctrl_c
+from support.interrupts import interrupted_by_ctrl_c
 from support.threads import beside
 
 import shmring
@@ -436,14 +436,17 @@ def test_an_item_too_long_to_be_put_without_waiting_is_refused():
 def test_an_interrupted_get_of_a_long_item_loses_nothing():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     pid = stopped_in_a_long_item(q, LONG)
-    with ctrl_c():
-        q.get()
+    interrupted_by_ctrl_c(q.get)
     os.kill(pid, signal.SIGCONT)
     np.testing.assert_array_equal(q.get(timeout=20 * PATIENCE), LONG)
     assert status_of(pid) == 0
 
 
 # ---- calls in signal handlers ----
+
+
+# Beside the one of the queue, no function that is to be interrupted makes a call, in which a handler could run, too.
+TOO_LONG = bytes(10_000)
 
 
 def put_second(q):
@@ -453,7 +456,7 @@ def put_second(q):
 
 def put_long(q):
     """The same."""
-    return q.put(bytes(10_000), timeout=0.1)
+    return q.put(TOO_LONG, timeout=0.1)
 
 
 def get_next(q):
@@ -624,7 +627,6 @@ def get_without_pickle(q):
 
 def test_an_interrupted_wait_leaves_the_queue_usable():
     q = shmring.Queue()
-    with ctrl_c():
-        q.get()
+    interrupted_by_ctrl_c(q.get)
     q.put(1)
     assert q.get() == 1

@@ -44,11 +44,15 @@ def repeat(call, comm):
             call(comm)
 
 
+def without_collections():
+    """A collection may take threads that have ended out of a set of `threading`, by Python code that drops what a
+    handler raises in it: the interrupt would be lost, and what it was to end go on for ever."""
+    gc.disable()
+
+
 @on_processes(1)
 def test_interrupted_calls_leave_no_lock_on_communicators_that_may_be_broken(rank, seed):
-    # A collection may take threads that have ended out of a set of `threading`, by Python code that drops what a
-    # handler raises in it: the interrupt would be lost, and `repeat` go on for ever.
-    gc.disable()
+    without_collections()
     interrupts = Interrupts(seed, *MOMENTS_S)
     for call in CALLS.values():
         for number in range(ROUNDS):
@@ -63,6 +67,7 @@ def test_interrupted_calls_leave_no_lock_on_communicators_that_may_be_broken(ran
 
 @on_processes(1)
 def test_interrupted_inits_leave_no_lock(rank, seed):
+    without_collections()
     interrupts, session = Interrupts(seed, *MOMENTS_S), secrets.token_hex(8)
 
     def make():

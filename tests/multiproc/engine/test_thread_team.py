@@ -9,7 +9,6 @@ import gc
 import os
 import resource
 import signal
-import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from support.limits import address_space_nbytes
 from support.on_ranks import on_processes, on_ranks
 from support.oracle import Case
 from support.threads import at_once
+from support.waits import until_idle
 
 import shmring
 from shmring.bootstrap import calibrate as teamwork
@@ -108,7 +108,7 @@ def test_every_group_has_a_team_of_its_own_and_none_waits_for_anothers(comm):
 
     groups = [comm.dup() for _ in range(3)]
     at_once(*[partial(work, own) for own in groups])
-    assert len(helpers()) == 4      # of this communicator, and of its three groups
+    until_helpers(4)      # of this communicator, whose helper has had no work yet, and of its three groups
     for own in groups:
         own.close()
     until_helpers(1)
@@ -295,17 +295,11 @@ def test_a_fork_in_the_middle_of_a_call_harms_neither_side(comm):
         assert (work.wait() == comm.size).all()
 
 
-def idle(comm):
+@on_ranks(2, init=of(4, spin_us=100.0))
+def test_idle_helpers_take_no_processor_time(comm):
     comm.all_reduce(np.ones(LARGE, np.float32))
     comm.barrier()
-    before = time.process_time()
-    time.sleep(0.5)
-    return time.process_time() - before
-
-
-def test_idle_helpers_take_no_processor_time():
-    # Of half a second with three helpers; far above what is measured, far below what one that spins takes.
-    assert max(run_ranks(2, idle, init=of(4, spin_us=100.0))) < 0.1
+    until_idle(os.getpid())
 
 
 @on_ranks(2, init=of(3))

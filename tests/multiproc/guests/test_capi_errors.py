@@ -4,7 +4,6 @@ import ctypes
 import os
 import re
 import signal
-import sys
 import time
 
 import numpy as np
@@ -38,7 +37,7 @@ from support.capi import (
 from support.children import in_child, status_of
 from support.harness import report, start_ranks
 from support.installed import ROOT
-from support.programs import run_program
+from support.programs import run_in_launcher
 from support.threads import beside
 from support.waits import until_waiting
 
@@ -341,26 +340,28 @@ def test_a_call_inside_a_call_of_its_own_thread(comm, table, handle, tmp_path):
 
 # ---- notes of long waits ---------------------------------------------------------------------------------------------
 
+# Rank 1 is late until rank 0 has written its note.
 LATE = """
-import sys
+import os, sys, time
+from pathlib import Path
 import numpy as np
 import shmring
-from support.capi import MESSAGE_TIMEOUT, RECV, TIMEOUT, Table
+from support.capi import RECV, Table
 with shmring.init() as comm:
-    table = Table(sys.argv[1])
+    table, what, log = Table(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     handle, x = table.open(comm), np.ones(3)
+    if comm.rank == 0:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
+    comm.barrier()
     if comm.rank == 1:
-        try:
-            comm.recv(x, 0)      # until rank 0 has broken the communicator
-        except shmring.BrokenError:
-            pass
-    elif sys.argv[2] == "message":
-        late = table.error_of(RECV, handle, out=x, count=3, peer=1, timeout_ns=10**9 // 2)
-        assert late[0] == MESSAGE_TIMEOUT
-        comm.abort("done")
+        while "waits for" not in log.read_text():
+            time.sleep(0.01)
+    if what == "collective":
+        table.call("all_reduce", handle, x=x, out=x, count=3)
+    elif comm.rank == 1:
+        comm.send(x, 0)
     else:
-        late = table.error_of("all_reduce", handle, x=x, out=x, count=3, timeout_ns=10**9 // 2)
-        assert late[0] == TIMEOUT
+        table.call(RECV, handle, out=x, count=3, peer=1)
     table.release(handle)
 """
 
@@ -374,6 +375,6 @@ def test_long_waits_of_threads_without_the_gil_write_notes(tmp_path, c_library, 
     program.write_text(LATE)
     path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.05", "PYTHONPATH": path}
-    command = (sys.executable, "-m", "shmring", "run", "-n", "2", str(program), c_library, what)
-    notes = run_program(*command, env=environ).stderr
+    run_in_launcher(2, program, c_library, what, tmp_path / "log", env=environ)
+    notes = (tmp_path / "log").read_text()
     assert re.search(rf"process \d+ has waited [\d.]+ s: rank 0 of \w+ waits for {text}; called at", notes)

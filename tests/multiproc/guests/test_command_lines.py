@@ -55,7 +55,7 @@ RUN = {
     r"python bench/bench_multiprocessing\.py loaders": Way('"one tensor of 10 MB"', "torch", "torch"),
     r"python bench/bench_multiprocessing\.py": Way("", "torch", "torch"),
     r"python bench/bench_shared_arrays\.py": Way("--kinds all_reduce --sizes 64K"),
-    r"python several_machines|shmring run -n 4 (script|several)": Way(),
+    r"python several_machines|shmring info|shmring run -n 4 (--bind core )?(script|several)": Way(),
     r"python tests/hostile/attack\.py cycles": Way(),
     r"python tests/soak/kills\.py": Way("--jobs 2"),
     r"python tools/plan_tables\.py predict .*--plot": Way("--sizes 16K", "matplotlib"),

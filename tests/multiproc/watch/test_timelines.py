@@ -227,7 +227,7 @@ def stop_while_the_table_calls(comm, directory, path):
     table = Table(path)
     handle = table.open(comm)
     x, ntraces, enough = np.ones(1 << 10), 0, np.zeros(1)
-    job = table.job("all_reduce", handle, x=x, out=x, count=len(x), op="avg", times=1000)
+    job = table.job("all_reduce", handle, x=x, out=x, count=len(x), op="avg", times=200)
 
     def call():
         while not enough[0]:  # on all ranks

@@ -113,16 +113,8 @@ def test_a_stopped_rank_keeps_those_that_wait_for_it(name):
     gang.results()
 
 
-def stop_in_the_middle(comm):
-    x = np.zeros(LARGE)
-    comm.barrier()
-    report("ready")
-    for _ in range(400):
-        comm.all_reduce(x)
-
-
-def test_a_rank_that_stops_in_the_middle_of_a_call_keeps_the_others():
-    gang = start_ranks(3, stop_in_the_middle)
+def test_a_rank_that_stops_in_the_middle_of_a_call_keeps_the_others(end):
+    gang = start_ranks(3, compute, str(end), LARGE)
     gang.wait_for("ready")
     gang.stop(1)
 
@@ -134,6 +126,7 @@ def test_a_rank_that_stops_in_the_middle_of_a_call_keeps_the_others():
         assert (ranks[0]["awaits"], ranks[2]["awaits"]) == ([1], [1])
         assert (ranks[1]["state"], ranks[1]["keeps"]) == ("stopped", [0, 2])
 
+    end.touch()
     gang.resume(1)
     gang.results()
 
@@ -213,9 +206,9 @@ def test_the_graph_goes_over_all_communicators_of_a_job():
     gang.results()
 
 
-def compute(comm, until):
+def compute(comm, until, count=256):
     """Calls until a file is there."""
-    x = np.ones(256)
+    x = np.ones(count)
     comm.barrier()
     report("ready")
     flag = np.zeros(1)
@@ -237,11 +230,11 @@ def test_rates_count_calls_bytes_and_waits(end):
     gang = start_ranks(2, compute, str(end))
     gang.wait_for("ready")
     watcher = Watcher()
-    first = groups_of(gang, watcher.look())[0]["ranks"]
-    assert first[0]["calls_per_s"] is None
+    assert groups_of(gang, watcher.look())[0]["ranks"][0]["calls_per_s"] is None
 
-    @eventually
+    @eventually  # if the watcher is kept from its processor in the middle of a look, the numbers of that one disagree
     def _():
+        first = groups_of(gang, watcher.look())[0]["ranks"]
         time.sleep(0.3)
         second = groups_of(gang, watcher.look())[0]["ranks"]
         for before, now in zip(first, second, strict=True):
@@ -565,7 +558,7 @@ def test_the_page_shows_near_or_far(end):
         return
     slowest = max(us for us, _ in measured)
     assert abs(group["barrier_us"] - slowest) < 0.01
-    assert group["nearness"] == ("near" if slowest <= 0.25 else "far")
+    assert group["nearness"] == ("near" if group["barrier_us"] <= 0.25 else "far")  # in whole nanoseconds
     assert f"{group['nearness']}: a barrier took" in drawn
 
 

@@ -5,7 +5,6 @@ import importlib
 import inspect
 import pickle
 import pkgutil
-import signal
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ NOT_IMPORTED = (
     "shmring.cli",
     "shmring.bench",
 )
-WATCHDOG_S = 20
 
 
 def extension_types():
@@ -51,7 +49,6 @@ def half_made(kind):
 
 def use_everything(kind):
     """Use an object without __init__ in every way that needs no knowledge of it; errors are answers, too."""
-    signal.setitimer(signal.ITIMER_REAL, WATCHDOG_S)
     arguments = [(), (None,), (0,), (b"12345678",), (np.zeros(3),), (1, 2), (None, None, None)]
     for name in [None, *dir(kind)]:
         for values in arguments:

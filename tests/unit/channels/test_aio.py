@@ -120,9 +120,9 @@ def test_a_cancelled_receive_has_lost_nothing_and_a_cancelled_send_has_sent_noth
 def test_the_end_of_the_stream_and_death_are_reported():
     sender, receiver = shmring.channel()
     sender.take()
-    threading.Timer(0.05, sender.close).start()
-    with pytest.raises(EndOfStreamError):
-        asyncio.run(receiver.recv_async())
+    with beside(lambda: (time.sleep(0.05), sender.close())):  # joined before the fork
+        with pytest.raises(EndOfStreamError):
+            asyncio.run(receiver.recv_async())
     receiver.close()
     sender, receiver = shmring.channel()
     pid = in_child(lambda: (sender.send(b"last"), signal.pause()))
@@ -176,6 +176,9 @@ def test_two_tasks_cannot_await_one_end():
     receiver.close()
 
 
+SOON_S = 60 * PATIENCE  # a limit where something comes at once
+
+
 def is_readable(end, seconds=0.0):
     """Whether select finds it readable."""
     return bool(select.select([end], [], [], seconds)[0])
@@ -187,15 +190,15 @@ def test_the_descriptor_is_readable_when_there_is_something():
     assert not is_readable(receiver, 0.05)
     sender.send(b"1")
     sender.send(b"2")
-    assert is_readable(receiver, 10)
+    assert is_readable(receiver, SOON_S)
     assert receiver.recv() == b"1"
     assert is_readable(receiver)
     assert receiver.recv() == b"2"
     assert receiver.try_recv() is None
     assert not is_readable(receiver, 0.05)
-    threading.Timer(0.05, sender.send, (b"3",)).start()
-    assert is_readable(receiver, 10)
-    assert receiver.recv() == b"3"
+    with beside(lambda: (time.sleep(0.05), sender.send(b"3"))):
+        assert is_readable(receiver, SOON_S)
+        assert receiver.recv() == b"3"
     descriptor = receiver.fileno()
     receiver.close()
     with pytest.raises(OSError, match="Bad file"):
@@ -209,8 +212,8 @@ def test_calls_that_wait_and_the_descriptor_may_be_mixed():
         assert receiver.try_recv() is None
         with beside(lambda: (time.sleep(0.002), sender.send(bytes(5000)))):
             if i % 2:
-                assert is_readable(receiver, 10)
-            assert receiver.recv(10) == bytes(5000)
+                assert is_readable(receiver, SOON_S)
+            assert receiver.recv(SOON_S) == bytes(5000)
     receiver.close()
 
 
@@ -222,47 +225,57 @@ def test_the_descriptor_of_a_sender_is_readable_when_there_is_room():
         sent += 1
     assert not is_readable(sender, 0.05)
     receiver.recv()
-    assert is_readable(sender, 10)
+    assert is_readable(sender, SOON_S)
     assert sender.try_send(bytes(100))
     assert not sender.try_send(bytes(400))
     assert not is_readable(sender, 0.05)
     for _ in range(sent):
         receiver.recv()
-    assert is_readable(sender, 10)
+    assert is_readable(sender, SOON_S)
     sender.close()
+
+
+def assert_it_sleeps(wait):
+    """A wait that is long enough to be measured takes no processor time; a busy loop takes all there is, each time.
+
+    Whatever else the process does, or the machine counts as its time, only adds to that: one attempt shows it.
+    """
+
+    def attempt():
+        began, used = time.monotonic(), time.process_time()
+        wait()
+        took, used = time.monotonic() - began, time.process_time() - used
+        assert used < took / 2, f"{used:.4f} s of processor time in {took:.4f} s of waiting"
+
+    eventually(attempt)
 
 
 def test_awaiting_costs_no_processor_time():
     sender, receiver = shmring.channel()
 
-    async def main():
+    async def main(seconds):
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(receiver.recv_async(), 0.01)
-        used = time.process_time()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(receiver.recv_async(), 0.4)
-        return time.process_time() - used
+            await asyncio.wait_for(receiver.recv_async(), seconds)
 
-    used = asyncio.run(main())
-    print(f"{used:.4f} s of processor time in 0.4 s of waiting")
-    assert used < 0.2  # a busy loop takes all of it
+    asyncio.run(main(0.01))
+    assert_it_sleeps(lambda: asyncio.run(main(0.4)))
     sender.close()
     receiver.close()
 
 
 def test_waiting_costs_no_processor_time():
     sender, receiver = shmring.channel(64)
-    while sender.try_send(b"12345678"):
-        pass
-    used = time.process_time()
-    with pytest.raises(queue.Full):
-        sender.send(b"12345678", 0.2)
-    receiver.recv_many()
-    with pytest.raises(queue.Empty):
-        receiver.recv(0.2)
-    used = time.process_time() - used
-    print(f"{used:.4f} s of processor time in 0.4 s of waiting")
-    assert used < 0.2  # a busy loop takes all of it
+
+    def wait():
+        while sender.try_send(b"12345678"):
+            pass
+        with pytest.raises(queue.Full):
+            sender.send(b"12345678", 0.2)
+        receiver.recv_many()
+        with pytest.raises(queue.Empty):
+            receiver.recv(0.2)
+
+    assert_it_sleeps(wait)
     sender.close()
     receiver.close()
 
@@ -308,7 +321,7 @@ def test_a_cancelled_task_of_a_closed_end_leaves_other_descriptors_alone():
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         os.write(outbox, b"x")
-        await asyncio.wait_for(came.wait(), 10 * PATIENCE)
+        await asyncio.wait_for(came.wait(), SOON_S)
         loop.remove_reader(descriptor)
         os.close(descriptor)
 
@@ -364,7 +377,7 @@ def test_a_forked_child_closes_or_drops_an_end_whose_parent_uses_its_descriptor(
 
     assert status_of(in_child(child)) == 0
     (others if kind == "channel" else others[0]).send(b"x")
-    assert is_readable(end, 10)
+    assert is_readable(end, SOON_S)
     assert end.recv() == b"x"
     end.close()
 
@@ -384,11 +397,11 @@ resource.setrlimit(resource.RLIMIT_AS, limits)
 assert failed in (errno.EAGAIN, errno.ENOMEM)
 assert select.select([receiver], [], [], 0)[0]
 sender.send(b"1")
-assert receiver.recv(10) == b"1"
+assert receiver.recv(60) == b"1"
 assert receiver.try_recv() is None
 assert not select.select([receiver], [], [], 0.01)[0]
 sender.send(b"2")
-assert select.select([receiver], [], [], 10)[0]
+assert select.select([receiver], [], [], 60)[0]
 receiver.close()
 """
 

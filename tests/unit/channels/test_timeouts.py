@@ -9,6 +9,7 @@ import pytest
 from support.threads import beside
 
 import shmring
+from shmring import EndOfStreamError
 
 CAPACITY = 1 << 10
 
@@ -150,21 +151,23 @@ def test_a_queue_is_waited_for_without_a_limit(timeout):
         assert items.get(timeout=timeout) == 1
 
 
-LONG = bytes(64 << 20)  # takes longer than a timeout of 1 ms at the speed of a copy alone
+# Of so many bytes no copy takes so little time; and a ring that holds a sixteenth of them is filled so few times that
+# ends which share a busy processor are soon done.
+LONG, SHORT_S, RING_NBYTES = bytes(16 << 20), 1e-4, 1 << 20
 INTO = bytearray(len(LONG))
 
 
 def ready(end):
     """A receiver that has these calls, if need be."""
-    return end.next_ready(0.001) if isinstance(end, shmring.FanInReceiver) else end
+    return end.next_ready(SHORT_S) if isinstance(end, shmring.FanInReceiver) else end
 
 
 RECEIVES = {
-    "poll": lambda end: end.poll(0.001),
-    "recv": lambda end: end.recv(0.001),
-    "recv_many": lambda end: ready(end).recv_many(None, 0.001),
-    "recv_into": lambda end: ready(end).recv_into(INTO, 0.001),
-    "peek": lambda end: ready(end).peek(0.001),
+    "poll": lambda end: end.poll(SHORT_S),
+    "recv": lambda end: end.recv(SHORT_S),
+    "recv_many": lambda end: ready(end).recv_many(None, SHORT_S),
+    "recv_into": lambda end: ready(end).recv_into(INTO, SHORT_S),
+    "peek": lambda end: ready(end).peek(SHORT_S),
 }
 
 
@@ -172,7 +175,7 @@ RECEIVES = {
 @pytest.mark.parametrize("make", ["channel", "fan_in", "broadcast_channel"])
 def test_a_timeout_bounds_a_call_that_takes_a_long_message_in_pieces(make, call):
     """Most of the time there is a piece to take; all of them take longer than the timeout."""
-    ends = shmring.channel(CAPACITY) if make == "channel" else getattr(shmring, make)(1, CAPACITY)
+    ends = shmring.channel(RING_NBYTES) if make == "channel" else getattr(shmring, make)(1, RING_NBYTES)
     one, other = (end[0] if isinstance(end, (list, tuple)) else end for end in ends)
     with beside(one.send, LONG):
         time.sleep(0.01)  # until pieces are there
@@ -181,3 +184,28 @@ def test_a_timeout_bounds_a_call_that_takes_a_long_message_in_pieces(make, call)
         assert other.recv() == LONG
     for end in (one, other):
         end.close()
+
+
+CALLS_OF_BOTH = {
+    "poll": lambda end, t: end.poll(t),
+    "recv": lambda end, t: end.recv(t),
+    "recv_many": lambda end, t: getattr(end, "next_ready", lambda t: end)(t).recv_many(None, t),
+}
+
+
+@pytest.mark.parametrize("call", CALLS_OF_BOTH.values(), ids=CALLS_OF_BOTH)
+@pytest.mark.parametrize("make", ["channel", "fan_in", "broadcast_channel"])
+def test_a_long_message_of_a_sender_that_has_closed_is_not_lost_to_timeouts_that_are_too_short(make, call):
+    """Each such call takes one of its pieces: there is more, and the end of the stream has not come."""
+    ends = shmring.channel(RING_NBYTES) if make == "channel" else getattr(shmring, make)(1, RING_NBYTES)
+    one, other = (end[0] if isinstance(end, (list, tuple)) else end for end in ends)
+    content = np.random.default_rng(1).integers(0, 256, RING_NBYTES * 7 // 8, np.uint8).tobytes()
+    other.take()
+    one.send(content)
+    one.close()
+    for _ in range(2):
+        with contextlib.suppress(queue.Empty):
+            assert not call(other, 1e-9)
+    assert other.recv() == content
+    with pytest.raises(EndOfStreamError):
+        other.recv()

@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 from support.emulation import needs_address_limit, needs_advice
-from support.programs import run_python
+from support.programs import WATCHDOG_S, run_python
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError
 from shmring.memory.mapping import HUGE_PAGE_NBYTES, Mapping
@@ -208,7 +208,7 @@ def test_a_forked_child_shares_the_memory_and_its_end_takes_nothing_from_the_par
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(30)
+    process.join(WATCHDOG_S)
     assert process.exitcode == 0
     assert bytes(memoryview(mapping)[:1]) == b"*"
 

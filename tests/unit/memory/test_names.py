@@ -13,7 +13,7 @@ import threading
 
 import pytest
 from support.namespaces import needs_mount
-from support.programs import run_program
+from support.programs import WATCHDOG_S, run_program
 
 from shmring.errors import SegmentError
 from shmring.memory import names, ofd_locks, spelling
@@ -193,7 +193,7 @@ def in_child(function):
     """The exit status of a forked child that runs ``function``."""
     process = FORK.Process(target=function)
     process.start()
-    process.join(30)
+    process.join(WATCHDOG_S)
     status = process.exitcode
     process.close()
     return status
@@ -253,7 +253,7 @@ def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closin
         assert not list(names._claims)
         thread = threading.Thread(target=lambda: claim(segment_name(session, "child")).release())
         thread.start()
-        thread.join(10)
+        thread.join(WATCHDOG_S)
         assert not thread.is_alive()
 
     assert in_child(child) == 0

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gc
+import math
 import multiprocessing
 import os
 import resource
@@ -13,17 +14,19 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 from support.harness import PATIENCE
 from support.limits import limited
 from support.namespaces import STRANGER, needs_stranger
-from support.programs import run_program, run_python
+from support.programs import WATCHDOG_S, run_program, run_python
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
 from shmring.memory import names, ofd_locks, spelling, syscalls
 from shmring.memory import segment as segments
+from shmring.memory import sweep as sweeps
 from shmring.memory.open_files import open_files
 from shmring.memory.reserve import free_nbytes, reserve
 from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
@@ -65,7 +68,7 @@ def forked(function, *args):
     process.start()
     theirs.close()
     try:
-        assert ours.poll(30), "the child did not come so far"
+        assert ours.poll(WATCHDOG_S), "the child did not come so far"
         assert ours.recv() == "done"
         yield process
     finally:
@@ -86,6 +89,14 @@ def leave_stale(name, nbytes=NBYTES):
     with forked(make) as process:
         process.kill()
         process.join()
+    until_released(name)
+
+
+def until_released(name):
+    """Return once no dead process holds the lock of a name: one that looks at its memory keeps that for a moment."""
+    with names.opened(name) as fd:
+        while fd is not None and names.is_alive(fd):
+            time.sleep(0.001)
 
 
 @contextlib.contextmanager
@@ -506,13 +517,15 @@ def test_leftovers_distinguish_live_from_stale_and_sweep_removes_a_sessions_stal
     assert sweep(session + "2") == [other]
 
 
-def test_the_locks_of_a_dead_process_may_be_held_for_a_while_after_its_death(name, session):
+def test_the_locks_of_a_dead_process_may_be_held_for_a_while_after_its_death(name, session, monkeypatch):
     leave_stale(name)
     with open(path_of(name), "r+b") as file:
         assert ofd_locks.lock(file.fileno(), names.LIFE)
         (left,) = leftovers(session)
         assert left.status == "live"
-        released = threading.Timer(1.5, ofd_locks.unlock, (file.fileno(), names.LIFE))
+        monkeypatch.setattr(sweeps, "DEATH_GRACE_S", 0.0)
+        monkeypatch.setattr(sweeps, "EXIT_GRACE_S", math.inf)
+        released = threading.Timer(0.1, ofd_locks.unlock, (file.fileno(), names.LIFE))
         released.start()
         sweep_after(session, [left.pid])
         released.join()
@@ -566,7 +579,7 @@ def test_another_user_cannot_attach(name):
         mine.announce()
         process = FORK.Process(target=stranger)
         process.start()
-        process.join(30)
+        process.join(WATCHDOG_S)
         assert process.exitcode == 0
         process.close()
 
@@ -672,7 +685,7 @@ def run_with_small_shm(size, program):
     command = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec {sys.executable} -c "$0"'
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", command, textwrap.dedent(program)], capture_output=True, text=True,
-        timeout=60 * PATIENCE,
+        timeout=WATCHDOG_S,
     )
 
 
@@ -835,13 +848,14 @@ def test_a_killed_creator_leaves_at_most_a_stale_name_wherever_it_dies(name, ses
 
         process = FORK.Process(target=die)
         process.start()
-        process.join(30)
+        process.join(WATCHDOG_S)
         status = process.exitcode
         process.close()
         if status == 0:
             break
         assert status == -signal.SIGKILL
         calls += 1
+        until_released(name)
         assert [left.status for left in leftovers() if left.name == name] in ([], ["stale"])
         create(name, 8192, kind=OUTBOX).close()
         assert standing(session) == []

@@ -281,9 +281,7 @@ def test_a_command_name_with_parentheses_and_spaces_is_parsed(memory, start, met
     assert state_after_change(memory) == "dead"
 
 
-def test_whenever_the_kill_comes_nothing_stays_alive(path, memory):
-    seed = int(os.environ.get("SHMRING_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-    print(f"SHMRING_SEED={seed}")
+def test_whenever_the_kill_comes_nothing_stays_alive(path, memory, seed):
     generator = random.Random(seed)
     offsets = range(0, 640, 64)
     for _ in range(60):
