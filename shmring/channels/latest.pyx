@@ -339,7 +339,7 @@ cdef class Latest:
         self.require_open()
         version = newest_of(self.latest)
         if version <= known:
-            if timeout_ns == 0 or drive(await_newer, self, &known, timeout_ns, &is_busy) == LATE:
+            if timeout_ns == 0 or drive(await_newer, self, &known, timeout_ns, &is_busy, True) == LATE:
                 raise queue.Empty
             version = newest_of(self.latest)
         while True:

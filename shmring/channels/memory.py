@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -71,8 +71,8 @@ class ChannelMemory:
         the channel must allow it, and this process by its own argument or setting.
     spin_ns, tick_ns : int
         How this process waits.
-    reducers : mapping or None
-        Functions by class that this process pickles objects with, beside those of `copyreg`.
+    writes_notes : bool
+        Whether a wait that lasts long writes a note (sync/long_waits.pyx).
     """
 
     ring_offset = HEADER_NBYTES
@@ -80,7 +80,7 @@ class ChannelMemory:
     index = 0  # of the ring, in a fan-in
     nmembers = 1  # rings of a fan-in, or receivers of a broadcast
     is_broadcast = False
-    reducers: Mapping[type, Callable] | None = None
+    writes_notes = True
     owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 
     def __init__(self, memory: Segment, key: str | None = None, allow_pickle: bool | None = None) -> None:
@@ -134,7 +134,8 @@ class QueueMemory(ChannelMemory):
         The offset of the locks.
     maxsize : int
     signal : Descriptor or None
-        The eventfd of the queue; a pipe has none, as its sockets are known to its connections.
+        The eventfd of the queue; a pipe has none, as its sockets are known to its connections. Pipes are those of
+        `shmring.multiprocessing`, where an idle process waits in silence, as with the standard library's.
     """
 
     owned_by_lock = True
@@ -144,6 +145,7 @@ class QueueMemory(ChannelMemory):
     ) -> None:
         super().__init__(memory, allow_pickle=allow_pickle)
         self.signal = signal
+        self.writes_notes = signal is not None
         self.queue_offset, self.maxsize = memory.header.params[2:]
         last = memory.nbytes - QUEUE_NBYTES
         if self.queue_offset % _QUEUE_ALIGNMENT or not CONTROL_NBYTES <= self.queue_offset <= last:

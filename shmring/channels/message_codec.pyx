@@ -223,7 +223,7 @@ cdef object pickle_object(object obj, object channel):
     """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
     if not channel.allow_pickle:
         raise ValueError(f"allow_pickle is False for {channel.title}: send bytes or arrays instead of objects")
-    return dump(obj, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES, reducers=channel.reducers)
+    return dump(obj, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES)
 
 
 cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel):

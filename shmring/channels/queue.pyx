@@ -608,7 +608,7 @@ cdef class JoinableQueue(Queue):
         """Wait until all items that were ever put have been reported done."""
         cdef bint is_busy = False
         self.require_made()
-        drive(await_done, self, NULL, -1, &is_busy)
+        drive(await_done, self, NULL, -1, &is_busy, True)
 
 
 cdef int await_done(object joined, void *what, patience_t *patience) noexcept nogil:

@@ -110,7 +110,8 @@ cdef class Receiver(RingReceiver):
             if self.target is not None and timeout_ns != 0:
                 self.signal_notifier()
                 stream_deadline_ns = deadline_of(left_ns)
-                outcome = drive(pull_pieces, self, &stream_deadline_ns, left_ns, &self.is_busy) if left_ns else LATE
+                outcome = drive(pull_pieces, self, &stream_deadline_ns, left_ns, &self.is_busy,
+                                self.watch.writes_notes) if left_ns else LATE
             else:
                 outcome = self.wait_for_tail(left_ns)
             if outcome == LATE:

@@ -71,6 +71,7 @@ cdef int place_in(RingEnd end, object channel, object role, str own) except -1:
     end.owned_by_lock = channel.owned_by_lock
     end.watch.spin_ns, end.watch.tick_ns = channel.spin_ns, channel.tick_ns
     end.place(mapping, mapping.address + offset, mapping.nbytes - offset, own)
+    end.watch.writes_notes = channel.writes_notes
     if channel.key is None and not end.owned_by_lock:
         ring = <int>channel.index
         sender, receiver = 2 * ring, 2 * (ring + channel.number) + 1

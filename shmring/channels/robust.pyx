@@ -32,7 +32,7 @@ cdef bint await_lock(pthread_mutex_t *lock, int outcome, int64_t timeout_ns, mem
             outcome = lock_within(lock, left)
         if outcome == LOCK_LATE:
             check_signals()
-            if is_note_due(&notes, began_ns):
+            if memory.writes_notes and is_note_due(&notes, began_ns):
                 write_note(f"{memory.title} is in use by another process or thread, which waits in the same call",
                            began_ns)
     if outcome < 0:

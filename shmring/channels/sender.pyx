@@ -177,7 +177,8 @@ cdef class Sender(RingSender):
                     outcome = self.await_room(stream.needed, left_until(stream.deadline_ns, timeout_ns))
                     if outcome != READY:
                         return outcome
-                outcome = drive(push_pieces, self, &stream, left_until(stream.deadline_ns, timeout_ns), &self.is_busy)
+                outcome = drive(push_pieces, self, &stream, left_until(stream.deadline_ns, timeout_ns), &self.is_busy,
+                                self.watch.writes_notes)
             if outcome == RING_CORRUPT:
                 raise self.corrupt()
             if outcome == GONE:

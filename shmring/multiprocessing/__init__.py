@@ -7,6 +7,8 @@ multiprocessing`` is enough for a program that uses it.
 """
 
 import multiprocessing as _standard
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from shmring.multiprocessing import connection, context, queues  # noqa: F401 as in the standard module
@@ -17,4 +19,6 @@ globals().update((name, getattr(context.default_context, name)) for name in __al
 
 
 def __getattr__(name: str) -> Any:
+    if find_spec(f"multiprocessing.{name}") is not None:  # from shmring.multiprocessing import shared_memory
+        import_module(f"multiprocessing.{name}")
     return getattr(_standard, name)

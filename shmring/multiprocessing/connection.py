@@ -7,13 +7,17 @@ import os
 import pickle
 import queue
 import socket
+from multiprocessing import connection as _standard
 from multiprocessing import reduction
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
+import numpy as np
+
 from shmring.channels.half_pipe import create_half, open_half
 from shmring.errors import ObjectError
 from shmring.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, Dumped, dump, load
+from shmring.objects.tensors import reduce_array
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "RingConnection", "wait"]
 
@@ -171,11 +175,18 @@ def dumps(obj: object) -> bytes | Dumped:
         dumped = dump(
             obj,
             out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
-            reducers=reduction.ForkingPickler._extra_reducers,
+            reducers=_reducers(),
         )
     except ObjectError as error:
         raise error.__cause__ from None
     return dumped if dumped.buffers else dumped.stream
+
+
+def _reducers() -> dict:
+    """Those of `multiprocessing`, by which arrays arrive writable, too."""
+    reducers = reduction.ForkingPickler._extra_reducers.copy()
+    reducers.setdefault(np.ndarray, reduce_array)
+    return reducers
 
 
 def loads(content: bytes | Dumped) -> Any:
@@ -199,3 +210,7 @@ def _rebuild(descriptor: Any, incoming: Any, outgoing: Any) -> RingConnection:
 
 
 reduction.register(RingConnection, _reduce)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_standard, name)

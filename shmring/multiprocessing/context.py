@@ -102,3 +102,7 @@ class DefaultContext(_Rings):
 
 _contexts = {"fork": ForkContext(), "spawn": SpawnContext(), "forkserver": ForkServerContext()}
 default_context = DefaultContext()
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(context, name)

@@ -57,7 +57,12 @@ class Queue(queues.Queue):
         if not self._sem.acquire(block, timeout):
             raise Full
         try:
-            self._enqueue(dumps(obj))
+            try:
+                content = dumps(obj)
+            except (KeyboardInterrupt, SystemExit):  # of a signal: pickling may take long
+                self._sem.release()
+                raise
+            self._enqueue(content)
         except Exception as error:
             self._sem.release()
             self._on_queue_feeder_error(error, obj)
@@ -192,3 +197,7 @@ class SimpleQueue(queues.SimpleQueue):
             Anything that pickles. It may be changed after the call.
         """
         self._writer.send(obj)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(queues, name)

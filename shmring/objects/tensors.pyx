@@ -1,9 +1,9 @@
-"""Tensors of torch inside objects: their elements are buffers of the pickle, which may travel out of band.
+"""Tensors of torch, and arrays, inside objects: their elements are buffers of the pickle, which may travel out of band.
 
 torch pickles a tensor's storage by a file format of its own, with several copies. Here a dense tensor in main memory
 becomes its bytes, dtype, shape and strides. All other tensors (sparse, quantized, nested, of other devices, with
 attributes or hooks) are pickled as without this module. torch is not imported to send: a program that has no torch has
-no tensors.
+no tensors. NumPy pickles an array likewise; it arrives read-only if it is, but for `reduce_array`.
 """
 
 from libc.stdint cimport uintptr_t
@@ -11,6 +11,7 @@ from libc.stdint cimport uintptr_t
 import copyreg
 import sys
 from functools import partial
+from pickle import PickleBuffer
 
 from shmring.arrays.lease cimport make_span
 
@@ -46,7 +47,7 @@ def dispatch_table(registered=None):
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)      # None also while another thread imports torch
     if tensor is None and not registered:
         return None
-    table = {**copyreg.dispatch_table, **(registered or {})}
+    table = copyreg.dispatch_table | (registered or {})
     if tensor is not None:
         for kind in (tensor, getattr(getattr(sys.modules["torch"], "nn", None), "Parameter", None)):
             found = table.get(kind)
@@ -74,6 +75,16 @@ def reduce_tensor(otherwise, x):
     if reduced is not None:
         return reduced
     return otherwise(x) if otherwise is not None else x.__reduce_ex__(5)
+
+
+def reduce_array(x):
+    """How to pickle an array that is to arrive writable, as from multiprocessing, also if it is read-only here."""
+    cdef tuple reduced = x.__reduce_ex__(5)
+    if x.flags.writeable or not isinstance(reduced[1][0], PickleBuffer):
+        return reduced
+    make, (_, *layout) = reduced
+    cdef uintptr_t address = x.ctypes.data
+    return make, (PyPickleBuffer_FromObject(make_span(x, <char *>address, x.nbytes, False)), *layout)
 
 
 cdef tuple reduced_tensor(object torch, object x, bint may_lend):

@@ -28,6 +28,7 @@ ctypedef struct watch_t:
     const prospects_t *prospects   # which processes may take the other end while none has; NULL: any
     int64_t awaited_end            # its number among them
     bint is_alone                  # this process will not: its only thread waits
+    bint writes_notes              # of waits that last long (sync/long_waits.pyx)
 
 # A counter of another end, and the number it must reach. Once asleep, the end is woken at `wake_at`, which may be
 # later: a producer of a full ring sleeps until a good part of it is free.
@@ -74,7 +75,7 @@ cdef bint hangs_up(int descriptor) noexcept nogil
 cdef int look_once(awaited_t *awaited, int n) noexcept nogil
 
 # The driver of every wait with a timeout: take a step without the GIL, let Python handle signals, and again, until the
-# step is not UNREADY. `is_busy` is set meanwhile: other threads may run.
+# step is not UNREADY. `is_busy` is set meanwhile: other threads may run. `writes_notes`: when the wait lasts long.
 ctypedef int (*step_t)(object end, void *what, patience_t *patience) noexcept nogil
-cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy) except? -9
+cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy, bint writes_notes) except? -9
 cdef int await_step(object end, void *what, patience_t *patience) noexcept nogil      # what: a wait_t

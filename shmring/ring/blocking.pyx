@@ -154,7 +154,7 @@ cdef int await_step(object end, void *what, patience_t *patience) noexcept nogil
     return await_any(wait.awaited, wait.n, patience)
 
 
-cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy) except? -9:
+cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy, bint writes_notes) except? -9:
     cdef patience_t patience
     cdef notes_t notes = notes_t(0, 0)
     cdef int outcome
@@ -168,7 +168,7 @@ cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is
                 return outcome
             check_signals()
             # A stream pauses for signals without having waited, too: such a patience has no beginning.
-            if patience.stage != FRESH and is_note_due(&notes, patience.began_ns):
+            if writes_notes and patience.stage != FRESH and is_note_due(&notes, patience.began_ns):
                 write_note(f"{end!r} waits", patience.began_ns)
     finally:
         is_busy[0] = False

@@ -61,7 +61,7 @@ cdef class RingEnd:
         if nbytes < sizeof(shmring_ring):
             raise SegmentError(f"there is no ring, or only a part of one, in the memory of {self.title()}")
         self.ring, self.ring_nbytes = <shmring_ring *>base, nbytes
-        self.watch.yields, self.watch.peer_socket = 4, -1
+        self.watch.yields, self.watch.peer_socket, self.watch.writes_notes = 4, -1, True
         self.watch_consumer(0)
         return 0
 
@@ -334,7 +334,7 @@ cdef int await_rings(object end, wait_t *wait, int64_t timeout_ns, Notifier noti
         notifier.signal()
     if await_briefly(wait.awaited, wait.n) == READY:
         return READY
-    return drive(await_step, end, wait, timeout_ns, is_busy)
+    return drive(await_step, end, wait, timeout_ns, is_busy, wait.awaited[0].watch.writes_notes)
 
 
 cdef int take_role(RingEnd end, bint again) noexcept:

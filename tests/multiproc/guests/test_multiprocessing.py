@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import reduction
@@ -13,6 +14,7 @@ from multiprocessing.connection import wait
 import numpy as np
 import pytest
 from support.harness import PATIENCE, eventually
+from support.programs import run_program, run_python
 from support.threads import at_once, beside
 
 import shmring.multiprocessing
@@ -32,6 +34,13 @@ class Point:
 
 def reduce_point(point):
     return Point, (point.x + 1,)
+
+
+class Interrupting:
+    """Pickling it is interrupted."""
+
+    def __reduce__(self):
+        raise KeyboardInterrupt
 
 
 def echo(ends):
@@ -87,6 +96,18 @@ def test_the_module_has_the_names_of_the_standard_one():
     assert isinstance(q._reader, RingConnection)
     with pytest.raises(ValueError, match="cannot find context for 'thread'"):
         shmring.multiprocessing.get_context("thread")
+
+
+def test_modules_of_the_standard_one_are_found_in_ours():
+    program = (
+        "from shmring.multiprocessing import pool, shared_memory; import shmring.multiprocessing as ours;"
+        "from shmring.multiprocessing.connection import Listener, deliver_challenge;"
+        "from shmring.multiprocessing.context import BaseContext;"
+        "from shmring.multiprocessing.queues import Empty;"
+        "import multiprocessing.managers as managers;"
+        "print(ours.managers is managers, pool.__name__, hasattr(ours, 'threads'), hasattr(ours.connection, 'threads'))"
+    )
+    assert run_python("-c", program).split() == ["True", "multiprocessing.pool", "False", "False"]
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------
@@ -248,6 +269,20 @@ def test_reducers_of_the_forking_pickler_are_used():
         del reduction.ForkingPickler._extra_reducers[Point]
 
 
+@pytest.mark.parametrize("count", [6, 3000, 300_000])  # in the stream, beside it, in pieces
+def test_a_read_only_array_arrives_writable_as_in_the_standard_library(count):
+    ours, theirs = FORK.Pipe()
+    x = np.arange(count, dtype=np.float64)
+    for sent in (x, x.reshape(-1, 2), x.reshape(2, -1).T, x[::2]):
+        sent.flags.writeable = False
+        with beside(ours.send, {"a": [sent, sent]}):
+            got, same = theirs.recv()["a"]
+        np.testing.assert_array_equal(got, sent)
+        assert got is same
+        got[...] = -1
+        assert sent.min() == 0
+
+
 @pytest.mark.leaks
 def test_a_socket_goes_through_a_pipe():
     ours, theirs = FORK.Pipe()
@@ -307,6 +342,35 @@ def check_getting(q, pid):
     memory = q._reader._incoming.channel
     with memoryview(memory.mapping) as view:
         assert lock_holders(bytes(view[memory.queue_offset :][:QUEUE_NBYTES]))[1] == pid
+
+
+def test_ctrl_c_while_an_item_is_pickled_gives_its_place_back():
+    q = FORK.Queue(1)
+    with pytest.raises(KeyboardInterrupt):
+        q.put(Interrupting())
+    q.put(1, timeout=WAIT_S)
+    assert q.get(timeout=WAIT_S) == 1
+
+
+IDLE = """
+import threading, shmring.multiprocessing
+from queue import Empty
+
+def wait_in(call):
+    try:
+        call(timeout=0.3)
+    except Empty:
+        pass
+
+q, (reader, _writer) = shmring.multiprocessing.Queue(), shmring.multiprocessing.Pipe(False)
+for call in (q.get, q.get, reader.poll, reader.poll):   # of each two one waits for the other
+    threading.Thread(target=wait_in, args=(call,)).start()
+"""
+
+
+def test_an_idle_process_writes_no_notes():
+    environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.05"}
+    assert run_program(sys.executable, "-c", IDLE, env=environ).stderr == ""
 
 
 def test_a_queue_of_items_that_are_reported_done():
