@@ -21,6 +21,7 @@ from vllm.platforms.interface import set_assigned_physical_gpu_ids
 from vllm.plugins import load_general_plugins
 
 import shmring
+from shmring.memory.spelling import user_prefix
 
 sys.path.append(str(Path(__file__).parents[1]))
 from support.interrupts import interrupt_at_line
@@ -35,8 +36,8 @@ def is_ours(queue):
 
 
 def names():
-    """Of the queues here; other programs make names at the same time."""
-    return sorted(path.name for path in Path("/dev/shm").glob("shmring-*channel-vllm*"))
+    """Of the queues of this test run; other programs make names at the same time."""
+    return sorted(path.name for path in Path("/dev/shm").glob(f"{user_prefix()[1:]}*channel-vllm*"))
 
 
 def queue_of(group, writer=WRITER):
