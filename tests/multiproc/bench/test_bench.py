@@ -180,10 +180,10 @@ REASONS = {
 NEVER_ANSWER = ("hangs", "hangs later", "stops")
 
 
-def launch_rogue(one, layout, address, folder):
+def launch_rogue(one, layout, address):
     for rank in range(layout.size):
-        variables = rank_variables(rank, layout.size, address[0])
-        yield [sys.executable, "-c", ROGUE, one.name, str(WORKER), *address], variables
+        variables = rank_variables(rank, layout.size, address)
+        yield [sys.executable, "-c", ROGUE, one.name, str(WORKER), address], variables
 
 
 def rogue(how):
@@ -315,8 +315,8 @@ for rank in reversed(ranks):
 """
 
 
-def launch_all(one, layout, address, folder):
-    yield [sys.executable, "-c", LAUNCHER, str(WORKER), *address, str(layout.size)], {}
+def launch_all(one, layout, address):
+    yield [sys.executable, "-c", LAUNCHER, str(WORKER), address, str(layout.size)], {}
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
