@@ -233,7 +233,7 @@ def _machine() -> str:
 
 
 def _ndevices() -> int:
-    """How many CPU devices this process is about to have."""
+    """The number of CPU devices that this process will have."""
     from jax._src import xla_bridge
 
     number = xla_bridge.num_cpu_devices.value

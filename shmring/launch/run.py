@@ -67,7 +67,7 @@ def run(
     command : sequence of str
         Program and arguments, the same for every rank.
     size : int
-        How many processes.
+        The number of processes.
     env : mapping, optional
         Environment variables for the ranks, on top of this process's.
     tag_output : bool

@@ -66,9 +66,9 @@ def spawn(
         ``"fork"``; and so the calling script needs its ``if __name__ == "__main__":``. In a notebook or in the
         interpreter it may be defined right there, if cloudpickle is installed (``pip install 'shmring[notebook]'``).
     size : int
-        How many processes.
+        The number of processes.
     args, kwargs : sequence, mapping, optional
-        Passed on, the same to every rank; pickled unless ``start_method`` is ``"fork"``.
+        Further arguments of ``fn``, equal on all ranks; pickled unless ``start_method`` is ``"fork"``.
     timeout : float, optional
         Seconds for the whole run; None: no limit.
     start_method : {"spawn", "forkserver", "fork"}
@@ -86,7 +86,7 @@ def spawn(
         Seconds that ranks have when another one has failed: first to end by themselves, then after SIGTERM.
         After that they are killed. None: no limit.
     threads : bool
-        Make the ranks threads of this process instead: in a free-threaded Python (3.14t), where they run at once. They
+        Make the ranks threads of this process instead: in a free-threaded Python (3.14t), where they run at once. Ranks
         get ``args`` and ``kwargs`` themselves, not copies, and nothing is pickled; large collectives access the arrays
         of all ranks where they lie. ``start_method`` and ``env`` do not apply, and no environment variable is set.
 

@@ -70,7 +70,7 @@ class Supervisor(Generic[AnyRank]):
     Parameters
     ----------
     size : int
-        How many ranks.
+        The number of ranks.
     grace : float
         Seconds between two steps of ending them.
     """

@@ -23,7 +23,7 @@ def allowed_processors(procfs: str = "/proc") -> tuple[int, ...]:
 
 
 def usable_processors(sysfs: str = "/sys", procfs: str = "/proc") -> float:
-    """How many processors this process and its siblings can keep busy at a time: affinity mask and quota together."""
+    """The number of processors that this process and its siblings can keep busy: affinity mask and quota together."""
     allowed = float(len(allowed_processors(procfs)))
     quota = processor_quota(sysfs, procfs)
     return allowed if quota is None else min(allowed, quota)

@@ -41,7 +41,7 @@ class Timeline(NamedTuple):
     calls : numpy.ndarray
         Dtype `RECORD`: collectives and messages, in the order of their beginnings.
     lost : int
-        How many older ones were overwritten.
+        The number of older calls that were overwritten.
     """
 
     path: str
