@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 from support.harness import PATIENCE
-from support.interrupts import Interrupts
+from support.interrupts import Interrupts, collector_off
 from support.on_ranks import on_processes, on_ranks
 from support.threads import at_once
 
@@ -44,15 +44,10 @@ def repeat(call, comm):
             call(comm)
 
 
-def without_collections():
-    """A collection may take threads that have ended out of a set of `threading`, by Python code that drops what a
-    handler raises in it: the interrupt would be lost, and what it was to end go on for ever."""
-    gc.disable()
-
-
+# A collection may take ended threads out of a set of `threading`, by Python code in which an interrupt is lost.
 @on_processes(1)
+@collector_off()
 def test_interrupted_calls_leave_no_lock_on_communicators_that_may_be_broken(rank, seed):
-    without_collections()
     interrupts = Interrupts(seed, *MOMENTS_S)
     for call in CALLS.values():
         for number in range(ROUNDS):
@@ -66,8 +61,8 @@ def test_interrupted_calls_leave_no_lock_on_communicators_that_may_be_broken(ran
 
 
 @on_processes(1)
+@collector_off()
 def test_interrupted_inits_leave_no_lock(rank, seed):
-    without_collections()
     interrupts, session = Interrupts(seed, *MOMENTS_S), secrets.token_hex(8)
 
     def make():

@@ -1,6 +1,5 @@
 """Turns: one thread at a time, in order, and free again whatever a signal handler raises."""
 
-import gc
 import os
 import signal
 import threading
@@ -8,7 +7,7 @@ import time
 
 import pytest
 from support.children import in_child, status_of
-from support.interrupts import Interrupts
+from support.interrupts import Interrupts, collector_off
 
 from shmring.sync.turn import Turn
 
@@ -75,9 +74,8 @@ def test_no_exception_of_a_signal_handler_leaves_it_taken(is_reentrant, seed, re
 @pytest.fixture
 def restored_handler():
     before = signal.getsignal(signal.SIGALRM)
-    gc.disable()  # what a handler raises in a callback of the collector comes out nowhere
-    yield
-    gc.enable()
+    with collector_off():
+        yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
