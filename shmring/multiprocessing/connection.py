@@ -21,6 +21,8 @@ from shmring.objects.tensors import reduce_array
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "RingConnection", "wait"]
 
+_REDUCERS = {np.ndarray: reduce_array}  # beside those that programs register: arrays arrive writable
+
 CAPACITY_NBYTES = 1 << 18  # of a direction of a pipe; reserved at once, and a program may have hundreds of pipes
 _FAST_NBYTES = 1 << 16  # bytes that are copied into one object, which is quicker to send than a buffer
 
@@ -175,18 +177,11 @@ def dumps(obj: object) -> bytes | Dumped:
         dumped = dump(
             obj,
             out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
-            reducers=_reducers(),
+            reducers=_REDUCERS | reduction.ForkingPickler._extra_reducers,
         )
     except ObjectError as error:
         raise error.__cause__ from None
     return dumped if dumped.buffers else dumped.stream
-
-
-def _reducers() -> dict:
-    """Those of `multiprocessing`, by which arrays arrive writable, too."""
-    reducers = reduction.ForkingPickler._extra_reducers.copy()
-    reducers.setdefault(np.ndarray, reduce_array)
-    return reducers
 
 
 def loads(content: bytes | Dumped) -> Any:
