@@ -2,8 +2,11 @@
 
 For each row: a collective (or a ping_pong) of one size, private or shared arrays, inputs rewritten before each call.
 One communicator makes its calls as shipped, others have one variant each fixed by settings; all take turns in slices of
-a few milliseconds, and the median over the slices counts. Printed are the time as shipped, the best fixed one, their
-ratio, and of a fresh communicator the first 20 calls and the first thousand against its last calls.
+a few milliseconds (20 calls at least), and the median over the slices counts. Printed are the time as shipped, the best
+fixed one, their ratio, and that of their first 20 calls and of their first thousand (above 4 MiB: 200), which are made
+in turns of 20. All are medians of three sets of communicators: the memory of each lies elsewhere, so calls that are
+made alike differ. Beside them stands the round trip between two ranks, as a virtual machine's host may move its
+processors. Ranks are bound to processors.
 
     python bench/bench_choices.py                                        # all rows, an hour
     python bench/bench_choices.py --ranks 2 --calls all_reduce broadcast --sizes 1048576 --shared 0
@@ -15,7 +18,7 @@ import statistics
 import numpy as np
 
 import shmring
-from shmring.bench.turns import compare, loop_of, turn
+from shmring.bench.turns import PROCESSORS, compare, loop_of, pin, turn
 
 CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "ping_pong")
 SIZES = tuple(1 << bits for bits in range(12, 27, 2))
@@ -28,6 +31,8 @@ STAGED = {
 }
 DIRECT = {f"direct, outputs {name}": {"direct": 1} | output for name, output in OUTPUTS.items()}
 SLICE_S = 0.004
+FIRST, SETS = 20, 3
+COLUMNS = "call", "bytes", "arrays", "shipped us", "best us", "ratio", "first 20", "all", "trip us", "best; in use"
 
 
 def statement(comm, call, nbytes, is_shared):
@@ -66,34 +71,46 @@ def statement(comm, call, nbytes, is_shared):
 
 
 def row(comm, call, nbytes, is_shared, seconds):
-    """The figures of one row in microseconds, on every rank."""
+    """The figures of one row, on every rank: medians of several sets of communicators."""
     fixed = STAGED | DIRECT if is_shared else STAGED
-    groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
-    runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
-    shipped = groups["shipped"]
-    first = loop_of(runs["shipped"])
-    each = [turn(comm, first, 1, warmup=0) for _ in range(1000 if nbytes <= 1 << 22 else 200)]
-    settled = statistics.median(each[-100:])
-    found = compare(comm, runs, seconds=seconds, cycles=1 << 30, slice_s=SLICE_S)
-    best = min(fixed, key=found.median)
-    programs = shipped.stats()["programs"]
-    for group in groups.values():
-        group.close()
+    sets = []
+    with comm.dup() as other:  # the process computes the plans of a size once
+        turn(other, loop_of(statement(other, call, nbytes, is_shared)), 1, warmup=0)
+    for _ in range(SETS):
+        groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
+        runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
+        loops = {name: loop_of(run) for name, run in runs.items()}
+        turns = 1000 // FIRST if nbytes <= 1 << 22 else 200 // FIRST
+        begun = [{name: turn(comm, loop, FIRST, warmup=0) for name, loop in loops.items()} for _ in range(turns)]
+        slice_s = max(SLICE_S, FIRST * 1e-6 * begun[-1]["shipped"])
+        found = compare(comm, runs, seconds=seconds / SETS, cycles=1 << 30, slice_s=slice_s)
+        programs = groups["shipped"].stats()["programs"]
+        sets.append((begun, found, programs[-1]["variant"] if programs else {}))
+        for group in groups.values():
+            group.close()
+
+    def median(of):
+        return statistics.median(of(*one) for one in sets)
+
+    us = {name: median(lambda begun, found, used, name=name: found.median(name)) for name in groups}
+    best = min(fixed, key=us.get)
     return {
-        "shipped": found.median("shipped"),
-        "best": found.median(best),
-        "name": best,
-        "first": statistics.fmean(each[:20]) / settled,
-        "thousand": statistics.fmean(sorted(each)[: len(each) * 99 // 100]) / settled,
-        "variant": programs[-1]["variant"] if programs else {},
+        "us": us,
+        "best": best,
+        "first": median(lambda begun, *_: begun[0]["shipped"] / begun[0][best]),
+        "thousand": median(lambda begun, *_: sum(us["shipped"] for us in begun) / sum(us[best] for us in begun)),
+        "variant": sets[-1][2],
+        "trip": median(lambda begun, found, used: statistics.median(found.trip_us)),
     }
 
 
 def rank_main(comm, arguments):
+    if comm.size <= len(PROCESSORS):
+        pin(comm.rank)
     if comm.rank == 0:
         print(f"{comm.size} ranks, a barrier takes {comm.stats()['barrier_us']:.2f} us")
-        print("| call | bytes | arrays | shipped us | best us | ratio | first 20 | all | best fixed variant; in use |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("|", " | ".join(COLUMNS), "|")
+        print("|", " | ".join(["---"] * len(COLUMNS)), "|")
     for call in arguments.calls:
         for nbytes in arguments.sizes:
             for is_shared in arguments.shared:
@@ -101,12 +118,13 @@ def rank_main(comm, arguments):
                     continue
                 found = row(comm, call, nbytes, is_shared, arguments.seconds)
                 if comm.rank == 0:
-                    us = [f"{found[key]:.1f}" for key in ("shipped", "best")]
-                    ratios = [found["shipped"] / found["best"], found["first"], found["thousand"]]
+                    shipped, best = found["us"]["shipped"], found["us"][found["best"]]
+                    us = [f"{shipped:.1f}", f"{best:.1f}"]
+                    ratios = [shipped / best, found["first"], found["thousand"]]
                     kind = "shared" if is_shared else "private"
-                    cells = [call, nbytes, kind, *us, *(f"{ratio:.2f}" for ratio in ratios)]
+                    cells = [call, nbytes, kind, *us, *(f"{ratio:.2f}" for ratio in ratios), f"{found['trip']:.2f}"]
                     used = ", ".join(f"{value}" for key, value in found["variant"].items() if key != "threads")
-                    print("|", " | ".join(map(str, cells)), f"| {found['name']}; {used} |", flush=True)
+                    print("|", " | ".join(map(str, cells)), f"| {found['best']}; {used} |", flush=True)
 
 
 def main():

@@ -70,17 +70,22 @@ typedef struct {
     uint32_t lead;   /* calls in which a choice reaches all ranks */
     uint32_t window; /* calls of a full trial */
     uint32_t best;   /* the variant that has won; published if it is not `stay` */
-    int32_t tried;   /* the alternative on trial; -1: none */
+    uint32_t before; /* the variant in use before the last change of it */
+    int32_t tried;   /* the alternative on trial; ALTERNATIVES: `before`; -1: none */
     uint32_t is_looking;
+    uint32_t unused;
     uint64_t next_look; /* the call before which to look again */
     uint64_t timed_from; /* the calls that are timed, */
     uint64_t timed_to;
     uint64_t granted; /* when a change was last noticed */
-    int64_t lost;    /* to trials, in 64ths of a call */
+    int64_t lost;    /* to trials, in 64ths of a call, */
+    int64_t lost_before; /* and before this look */
     int64_t usual_ns; /* of a call, at the last look */
     int64_t base_ns[2]; /* least time of a call before the trial: within the call, and until the next one, */
     int64_t trial_ns[2]; /* and in the trial */
-    shmring_alternative alternatives[SHMRING_NALTERNATIVES];
+    int64_t trip_ns[2]; /* from processor to processor: the two largest times of the look */
+    int64_t usual_trip_ns;
+    shmring_alternative alternatives[SHMRING_NALTERNATIVES + 1]; /* the last one: `before` */
 } shmring_learner;
 
 /* What the writer of a ring of bytes has learned of the kinds of stores (ring/laps.pxd); only its end of the

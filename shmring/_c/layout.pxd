@@ -58,6 +58,7 @@ cdef extern from "_c/layout.h" nogil:
         uint32_t lead
         uint32_t window
         uint32_t best
+        uint32_t before
         int32_t tried
         uint32_t is_looking
         uint64_t next_look
@@ -65,9 +66,12 @@ cdef extern from "_c/layout.h" nogil:
         uint64_t timed_to
         uint64_t granted
         int64_t lost
+        int64_t lost_before
         int64_t usual_ns
         int64_t base_ns[2]
         int64_t trial_ns[2]
+        int64_t trip_ns[2]
+        int64_t usual_trip_ns
         shmring_alternative alternatives[SHMRING_NALTERNATIVES]
 
     ctypedef struct shmring_laps:

@@ -1,16 +1,16 @@
 # The learner: which variant of a call is the fastest, from the times of calls. It neither waits nor looks at a clock.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmring._c.layout cimport SHMRING_NALTERNATIVES, SHMRING_NVALUES
+from shmring._c.layout cimport SHMRING_NALTERNATIVES, SHMRING_NDIMENSIONS, SHMRING_NVALUES
 from shmring._c.layout cimport shmring_learner as learner_t
 
-# Dimensions of a variant.
+# Dimensions of a variant, in the order in which they are tried.
 cdef enum:
     STORES = 0         # into the outbox, or the ring: enum shmring_stores
-    OUTPUT = 1         # to the output: 0 by rule, 1 ordinary, 2 streaming, 3 string
+    PATH = 1           # of arrays that are shared: 0 direct, 1 staged
     SCHEDULE = 2       # position in `Program.schedules`
     THREADS = 3        # whether the work of a rank is split: 0 by rule, 1 otherwise
-    PATH = 4           # of arrays that are shared: 0 direct, 1 staged; several machines: 0 ours, 1 the wire's own
+    OUTPUT = 4         # stores to the output: 0 by rule, 1 ordinary, 2 streaming, 3 string
 
 cdef enum state_t:
     UNKNOWN = 0
@@ -29,6 +29,7 @@ cdef void extend_offer(learner_t *l, uint32_t offer) noexcept nogil
 cdef uint64_t look(learner_t *l) noexcept nogil
 cdef uint32_t begin(learner_t *l, uint64_t word) noexcept nogil
 cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns) noexcept nogil
+cdef void note_trip(learner_t *l, int64_t ns) noexcept nogil
 cdef bint is_sound(learner_t *l) noexcept nogil
 cdef dict tried_us(learner_t *l, int dimension, tuple names)
 

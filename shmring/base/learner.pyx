@@ -9,8 +9,9 @@ A *look* times some calls as they are made now, then calls of the trial; the lea
 delays calls but speeds up none. A large gain counts at once, a small one if it repeats. What loses is tried again after
 a pause that grows, and longer if it was twice as slow. An alternative of which nothing is known is first probed with a
 few calls where a full trial takes many. The time that trials lose is bounded to a few calls at first, and to a part of
-all calls later. Where calls take another time than at the last look, the machine or its load has changed: nothing is
-decided then, and all alternatives are due.
+all calls later. Where calls take another time than at the last look, or messages between processors do, the machine or
+its load has changed: nothing is decided then, and all alternatives are due; first the variant that was in use before,
+as a whole, as processors are often moved to and fro.
 
 One rank decides, and publishes a word: from which call on how many calls are a trial of which variant, and which
 variant all later ones use. That is ``lead`` calls ahead, so that it has reached every rank by then, and the rank
@@ -24,19 +25,22 @@ laps round a ring (`ring/laps.pxd`) and, in tests, simulated machines.
 from libc.stdint cimport INT64_MAX, UINT64_MAX
 from libc.string cimport memset
 
+from shmring._c.layout cimport SHMRING_STRING
+
 
 cdef enum:
-    FIRST_LOOK = 8         # calls before it: the first ones find cold memory
+    FIRST_LOOK = 20        # calls before it: the first ones find cold memory, and must not be slow
     IDLE = 48              # calls between looks if no alternative is due: so soon a change is noticed
     FIRST_PAUSE = 64       # calls until a loser is tried again,
     LONG_PAUSE = 512       # if it took twice as long,
     LONGEST_PAUSE = 8192   # and at most; each is twice as long as the one before
     PROBE = 2              # calls of a first trial, where a full one is longer
     CALL = 64              # the unit in which losses are counted, 1 / CALL of a call
-    FREE_CALLS = 6         # that trials may lose at first,
+    FREE_CALLS = 8         # that trials may lose at first,
     SHARE = 100            # and later one call in so many
-    RELIEF = 512           # calls after which a change grants the first ones again
+    RELIEF = 512           # calls after which a change grants the first ones again, if no processor was moved
     LONGEST_TRIAL = 1023   # calls; has 12 bits in a word
+    BEFORE = ALTERNATIVES  # among the alternatives: `learner_t.before`, tried after a change only
 
 
 cdef void open_learner(learner_t *l, uint32_t tenant, uint32_t guess, uint32_t offer, uint32_t lead,
@@ -45,22 +49,27 @@ cdef void open_learner(learner_t *l, uint32_t tenant, uint32_t guess, uint32_t o
     cdef uint32_t a
     memset(l, 0, sizeof(learner_t))
     l.tenant = tenant & 0xFFF
-    l.variant = l.trial = l.stay = l.best = guess
+    l.variant = l.trial = l.stay = l.best = l.before = guess
     l.offer = offer
     l.lead = lead
     l.window = min(window, <uint32_t> LONGEST_TRIAL)
     l.tried = -1
     l.next_look = FIRST_LOOK if offer else UINT64_MAX
     for a in range(ALTERNATIVES):
-        if a in (3, 7):        # by string instructions: on some processors several times as slow
+        if is_of_stores(a) and a & 3 == SHMRING_STRING:        # on some processors far slower
             l.alternatives[a].due = FIRST_PAUSE
+    l.alternatives[BEFORE].due = UINT64_MAX
+
+
+cdef inline bint is_of_stores(uint32_t a) noexcept nogil:
+    return dimension_of(a) == STORES or dimension_of(a) == OUTPUT
 
 
 cdef void put_off(learner_t *l, const learner_t *other) noexcept nogil:
     """Do not soon try stores that have taken twice as long in another call."""
     cdef uint32_t a
-    for a in range(alternative(SCHEDULE, 0)):
-        if other.alternatives[a].state == UNKNOWN and other.alternatives[a].wait >= LONG_PAUSE:
+    for a in range(ALTERNATIVES):
+        if is_of_stores(a) and other.alternatives[a].state == UNKNOWN and other.alternatives[a].wait >= LONG_PAUSE:
             l.alternatives[a].due = LONG_PAUSE
 
 
@@ -110,9 +119,11 @@ cdef uint64_t look(learner_t *l) noexcept nogil:
     l.tried = next_alternative(l)
     length = 0 if l.tried < 0 else length_of(l, l.tried)
     l.is_looking = True
+    l.lost_before = l.lost
+    l.trip_ns[0] = l.trip_ns[1] = 0
     l.base_ns[0] = l.base_ns[1] = l.trial_ns[0] = l.trial_ns[1] = INT64_MAX
     l.timed_from, l.timed_to = start - LEAST_TIMED, start + length
-    return 0 if l.tried < 0 else publish(l, start, length, with_alternative(l.stay, l.tried))
+    return 0 if l.tried < 0 else publish(l, start, length, variant_with(l, l.tried))
 
 
 cdef uint64_t publish(learner_t *l, uint64_t start, uint64_t length, uint32_t trial) noexcept nogil:
@@ -134,30 +145,50 @@ cdef inline uint32_t in_use(learner_t *l, int a) noexcept nogil:
 
 cdef inline bint matters(learner_t *l, int a) noexcept nogil:
     """Whether an alternative would make a difference to the calls as they are made now."""
-    if not l.offer >> a & 1 or in_use(l, a) == <uint32_t> a:
-        return False
-    # Directly on shared arrays nothing is staged.
-    return l.offer >> alternative(PATH, 1) & 1 == 0 or value_of(l.stay, PATH) or dimension_of(a) in (OUTPUT, PATH)
+    return l.before != l.stay if a == BEFORE else l.offer >> a & 1 and in_use(l, a) != <uint32_t> a
+
+
+cdef inline uint32_t variant_with(learner_t *l, int a) noexcept nogil:
+    """The variant in use with that alternative. Directly on shared arrays nothing is staged: so stores into the outbox
+    and schedules are tried with staged ones."""
+    cdef uint32_t variant
+    if a == BEFORE:
+        return l.before
+    variant = with_alternative(l.stay, a)
+    if l.offer >> alternative(PATH, 1) & 1 and dimension_of(a) not in (OUTPUT, PATH):
+        variant = with_alternative(variant, alternative(PATH, 1))
+    return variant
 
 
 cdef int next_alternative(learner_t *l) noexcept nogil:
     """The alternative that has been due for longest, of those whose trial is expected to lose no more than it may."""
     cdef int64_t allowed = CALL * (FREE_CALLS + <int64_t> (l.calls // SHARE)), expected
     cdef int a, found = -1
-    for a in range(<int> ALTERNATIVES - 1, -1, -1):        # first what makes more of a difference
+    for a in range(BEFORE + 1):
         if not matters(l, a) or l.alternatives[a].due > l.calls:
             continue
         expected = l.alternatives[a].ratio - CALL if l.alternatives[a].ratio else CALL // 2
         expected = max(expected, <int64_t> 0) * <int64_t> length_of(l, a)
-        if l.lost + expected <= allowed and (found < 0 or l.alternatives[a].due < l.alternatives[found].due):
+        if expected and l.lost + expected > allowed:
+            continue
+        if found < 0 or l.alternatives[a].due < l.alternatives[found].due + (a == BEFORE):
             found = a
     return found
 
 
-cdef inline int measure(int a) noexcept nogil:
-    """Which time of a call tells: 1 until the next one where what is saved is paid for by the caller's next accesses,
-    else 0 within it."""
-    return a >= 0 and dimension_of(a) in (OUTPUT, PATH)
+cdef inline int measure(learner_t *l) noexcept nogil:
+    """Which time of a call tells about the trial: 1 until the next one where what is saved is paid for by the caller's
+    next accesses, else 0 within it."""
+    cdef uint32_t change = l.stay ^ variant_with(l, l.tried) if l.tried >= 0 else 0
+    return value_of(change, OUTPUT) != 0 or value_of(change, PATH) != 0
+
+
+cdef void note_trip(learner_t *l, int64_t ns) noexcept nogil:
+    """Record how long a message between processors takes, in a timed call; 0: it could not be measured."""
+    if ns > l.trip_ns[0]:
+        l.trip_ns[0], l.trip_ns[1] = ns, l.trip_ns[0]
+    elif ns > l.trip_ns[1]:
+        l.trip_ns[1] = ns
 
 
 cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns) noexcept nogil:
@@ -171,10 +202,10 @@ cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns)
     elif call < split:
         l.base_ns[0], l.base_ns[1] = min(l.base_ns[0], inside_ns), min(l.base_ns[1], whole_ns)
     else:
-        m = measure(l.tried)
+        m = measure(l)
         base, took = l.base_ns[m], whole_ns if m else inside_ns
         if 0 < base < took:
-            l.lost += CALL * (min(took, 8 * base) - base) // base
+            l.lost += CALL * (min(took, 4 * base) - base) // base
         if call + LEAST_TIMED >= l.timed_to:
             l.trial_ns[m] = min(l.trial_ns[m], took)
     if call + 1 == l.timed_to:
@@ -183,26 +214,39 @@ cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns)
 
 cdef void conclude(learner_t *l) noexcept nogil:
     """End a look."""
-    cdef int a = l.tried, m = measure(a)
+    cdef int a = l.tried, m = measure(l), dimension
+    cdef uint32_t made = variant_with(l, a) if a >= 0 else l.stay
     cdef int64_t base = l.base_ns[m], trial = l.trial_ns[m]
     cdef uint64_t length = l.timed_to - l.timed_from
-    cdef bint changed = has_changed(l)
+    cdef bint moved = have_moved(l), changed = moved or has_changed(l)
     l.is_looking = False
     l.tried = -1
     # So many calls after a long trial memory is again as the variant in use leaves it.
     l.next_look = l.calls + max(l.lead, l.window if length > 2 * LEAST_TIMED else 0)
     if l.base_ns[0] < INT64_MAX:
         l.usual_ns = l.base_ns[0]
+    if l.trip_ns[1]:
+        l.usual_trip_ns = l.trip_ns[1]
     if changed:
-        start_over(l)
+        start_over(l, moved)
     elif a < 0:
         l.next_look = l.calls + IDLE
     elif base == INT64_MAX or trial == INT64_MAX:
         l.alternatives[a].due = l.calls + FIRST_PAUSE
     else:
-        l.alternatives[a].ns, l.alternatives[in_use(l, a)].ns = trial, base
+        for dimension in range(SHMRING_NDIMENSIONS):
+            if value_of(l.stay ^ made, dimension):
+                l.alternatives[alternative(dimension, value_of(l.stay, dimension))].ns = base
+                l.alternatives[alternative(dimension, value_of(made, dimension))].ns = trial
         l.alternatives[a].ratio = CALL * min(trial, 8 * base) // max(base, <int64_t> 1)
         judge(l, a, base, trial)
+
+
+cdef bint have_moved(learner_t *l) noexcept nogil:
+    """Whether messages between the processors take another time than at the last look. The largest time is not used,
+    as it may contain an interruption."""
+    cdef int64_t usual = l.usual_trip_ns, trip = l.trip_ns[1]
+    return usual > 0 and trip > 0 and (2 * trip > 5 * usual or 5 * trip < 2 * usual)
 
 
 cdef bint has_changed(learner_t *l) noexcept nogil:
@@ -211,33 +255,39 @@ cdef bint has_changed(learner_t *l) noexcept nogil:
     return usual > 0 and base < INT64_MAX and (base > usual + usual // 3 or base < usual - usual // 4)
 
 
-cdef void start_over(learner_t *l) noexcept nogil:
-    """All that was learned may be wrong now."""
+cdef void start_over(learner_t *l, bint moved) noexcept nogil:
+    """All that was learned may be wrong now, and what was counted as lost in this look."""
     cdef int a
-    if l.calls - l.granted >= RELIEF:
+    cdef bint is_covered = False
+    l.lost = l.lost_before
+    if moved or l.calls - l.granted >= RELIEF:
         l.granted = l.calls
         l.lost = min(l.lost, CALL * <int64_t> (l.calls // SHARE))
-    for a in range(ALTERNATIVES):
-        l.alternatives[a].due = min(l.alternatives[a].due, l.calls)
+    for a in range(BEFORE + 1):
+        l.alternatives[a].due = l.calls
         l.alternatives[a].wait = 0
         l.alternatives[a].ratio = 0
+        l.alternatives[a].state = UNKNOWN
+        if a != BEFORE and matters(l, a) and variant_with(l, a) == l.before:
+            l.alternatives[a].due = 0
+            is_covered = True
+    if is_covered:
+        l.alternatives[BEFORE].due = UINT64_MAX
 
 
 cdef void judge(learner_t *l, int a, int64_t base, int64_t trial) noexcept nogil:
     """Compare an alternative with the one in use."""
     cdef bint is_probe = l.alternatives[a].state == UNKNOWN and l.window > PROBE
-    cdef uint32_t other
-    if trial > 2 * base:
+    if trial > (4 if is_probe else 2) * base:
         rest(l, a, LONG_PAUSE, UNKNOWN)
+    elif trial < base - base // 3 or (not is_probe and trial < base - base // 8):
+        adopt(l, a)
+        l.before = l.stay
     elif is_probe:
         l.alternatives[a].state = PROBED
-        l.alternatives[a].due = l.calls
-    elif trial < base - base // 8 or (l.alternatives[a].state == WON and trial < base - base // 32):
-        l.best = with_alternative(l.stay, a)
-        rest(l, in_use(l, a), FIRST_PAUSE, PROBED)
-        l.alternatives[a].state = PROBED
-        for other in range(ALTERNATIVES):
-            l.alternatives[other].ratio = 0
+        l.alternatives[a].due = 0 if trial < base else l.calls
+    elif l.alternatives[a].state == WON and trial < base - base // 32:
+        adopt(l, a)
     elif trial < base - base // 32:
         l.alternatives[a].state = WON
         l.alternatives[a].due = l.calls
@@ -245,16 +295,28 @@ cdef void judge(learner_t *l, int a, int64_t base, int64_t trial) noexcept nogil
         rest(l, a, FIRST_PAUSE, PROBED)
 
 
+cdef void adopt(learner_t *l, int a) noexcept nogil:
+    """Use the variant that was tried."""
+    cdef int other
+    l.best = variant_with(l, a)
+    for other in range(ALTERNATIVES):
+        l.alternatives[other].ratio = 0
+        if in_use(l, other) == <uint32_t> other and value_of(l.best, dimension_of(other)) != (other & 3):
+            l.alternatives[other].wait = 0
+            rest(l, other, FIRST_PAUSE, PROBED)
+    l.alternatives[a].state = PROBED
+
+
 cdef void rest(learner_t *l, uint32_t a, uint32_t pause, uint32_t state) noexcept nogil:
     """Try a loser again, later than the last time."""
     l.alternatives[a].wait = min(max(2 * l.alternatives[a].wait, pause), <uint32_t> LONGEST_PAUSE)
-    l.alternatives[a].due = l.calls + l.alternatives[a].wait
+    l.alternatives[a].due = UINT64_MAX if a == BEFORE else l.calls + l.alternatives[a].wait
     l.alternatives[a].state = state
 
 
 cdef bint is_sound(learner_t *l) noexcept nogil:
     """Whether no field leads out of the struct; for learners in memory to which a peer may write."""
-    return -1 <= l.tried < <int> ALTERNATIVES and 0 < l.window <= LONGEST_TRIAL
+    return -1 <= l.tried <= <int> BEFORE and 0 < l.window <= LONGEST_TRIAL
 
 
 cdef dict tried_us(learner_t *l, int dimension, tuple names):
@@ -308,6 +370,8 @@ cdef class Learner:
         """Whether the call that was begun last will be timed."""
         return is_timed(&self.l, self.l.calls - 1)
 
-    def note(self, int64_t inside_ns, int64_t whole_ns):
-        """Record the time of the call that was begun last: within it, and until the next one."""
+    def note(self, int64_t inside_ns, int64_t whole_ns, int64_t trip_ns=0):
+        """Record the time of the call that was begun last: within it, and until the next one; and how long a message
+        between processors takes, if that was measured."""
+        note_trip(&self.l, trip_ns)
         note(&self.l, self.l.calls - 1, inside_ns, whole_ns)

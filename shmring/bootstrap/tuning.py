@@ -157,6 +157,8 @@ class Thresholds:
         Payloads up to this size travel as eager messages; equal on all ranks.
     why : dict of str to str
         For each setting where its value comes from.
+    is_far : bool
+        Whether the ranks have a processor each, but these do not share a cache.
     threads : int
         The threads of each rank for large messages (`team_size`); equal on all ranks.
     split_nbytes : float
@@ -181,6 +183,7 @@ class Thresholds:
     past_cache_nbytes: int
     eager_nbytes: int
     why: dict[str, str]
+    is_far: bool = False
     threads: int = 1
     split_nbytes: float = float("inf")
     own_processors: float = 1.0
@@ -325,10 +328,11 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         hierarchical_nbytes=None if inner.hierarchical_nbytes < 0 else inner.hierarchical_nbytes,
         slack=1 if max(inner.one_shot_nbytes, inner.flat_reduce_nbytes, inner.hierarchical_nbytes) >= 0 else 4,
     )
-    eager, is_far = config.eager_limit(size), not are_near(barrier_us, size)
+    # With more ranks than processors a barrier is slow because they take turns.
+    eager, is_far = config.eager_limit(size), size <= processors and not are_near(barrier_us, size)
     if inner.eager_nbytes < 0:
         why["eager_nbytes"] = f"derived: every rank reads the messages of all {size} ranks"
-        if is_far and size <= processors:  # else the barrier was slow because ranks take turns on processors
+        if is_far:
             # Each line has to be fetched from a far core before it can be written; slots of rounds need not.
             eager //= 2
             why["eager_nbytes"] += f", half of it where a barrier takes {barrier_us:.2f} us"
@@ -339,7 +343,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         cache_nbytes or NO_LIMIT,
         "derived: the last-level cache" if cache_nbytes else "default: the last-level cache is not known",
     )
-    return Thresholds(limits, costs, processors, barrier_us, past_cache, eager, why)
+    return Thresholds(limits, costs, processors, barrier_us, past_cache, eager, why, is_far)
 
 
 def are_near(barrier_us: float, size: int) -> bool:

@@ -23,6 +23,7 @@ cdef enum:
 
 cdef enum:
     MOST_SCHEDULES = 4 # values of a dimension (base/learner.pxd)
+    LEAD_OF_ALL = 2    # calls until a choice has reached all ranks, where each rank loads from all others in a call
 
 ctypedef struct operand_t:
     int32_t space
@@ -70,6 +71,7 @@ ctypedef struct program_t:
     uint32_t offer                 # what is learned (base/learner.pxd), equal on all ranks but for what is set by hand
     uint32_t window
     uint32_t lead
+    int decider                    # the rank that decides: so many after the root, or after rank 0
     uint32_t learner               # where what is learned was last (engine/variants.pyx); a hint
     uint64_t signature             # of the last call that executed it; 0: none yet
 

@@ -7,7 +7,7 @@ message. Compiled once for each (collective, size), kept by the engine.
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.base.learner cimport LEAST_TIMED
-from shmring.engine.kinds cimport OF_ALL, KIND, KIND_EXSCAN, KIND_SCAN
+from shmring.engine.kinds cimport OF_ALL, OF_ROOT, KIND, KIND_EXSCAN, KIND_SCAN
 from shmring.engine.rounds cimport await_release, await_round, claim, finish, publish, release
 from shmring.kernel.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
 from shmring.sync.backoff cimport now_ns
@@ -95,7 +95,12 @@ cdef class Program:
         # Where every rank loads from every other one, no rank is a whole call ahead; else by as many rounds as slots.
         self.code.lead = nslots + 2
         if KIND[kind].inputs == KIND[kind].outputs == OF_ALL and kind not in (KIND_SCAN, KIND_EXSCAN):
-            self.code.lead = 2
+            self.code.lead = LEAD_OF_ALL
+        # A rank that others wait for may be ahead of them, and its times hide theirs. So one decides that waits.
+        if KIND[kind].inputs == OF_ROOT:
+            self.code.decider = 1
+        elif kind in (KIND_SCAN, KIND_EXSCAN):
+            self.code.decider = -1
         return 0
 
 

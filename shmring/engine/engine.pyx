@@ -23,8 +23,8 @@ from shmring._c.atomics cimport (load_acquire_u32, load_relaxed_u64, store_relax
                                  store_release_u64)
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_LATE,
-                                SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NCHOICES, shmring_abort,
-                                shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
+                                SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NCHOICES, SHMRING_STREAMING,
+                                shmring_abort, shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.arrays.array_view cimport array_t
 from shmring.base.signals cimport check_signals
 from shmring.engine.eager cimport advance_eager, start_eager
@@ -198,6 +198,8 @@ cdef class Engine:
         self.limits = thresholds.limits
         self.hierarchy = thresholds.hierarchy
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
+        if self.variants.learns_stores and thresholds.is_far:
+            self.variants.stores = SHMRING_STREAMING      # to begin with
         if self.c.group.size <= thresholds.processors:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
 

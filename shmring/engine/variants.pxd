@@ -1,7 +1,7 @@
 # The variants of a communicator's calls: what is learned of each, and how all ranks come to use the same one.
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmring.base.learner cimport learner_t
+from shmring.base.learner cimport PATH, learner_t, value_of
 from shmring.engine.compiled_plan cimport Program, call_learner_t, execution_t, program_t
 from shmring.engine.rounds cimport engine_t
 
@@ -30,4 +30,4 @@ cdef dict stats_of(variants_t *v, Program program, nbytes, int nthreads)
 
 cdef inline bint is_staged(execution_t *x) noexcept nogil:
     """Whether the variant of a call that could access shared arrays directly is not to."""
-    return (x.variant >> 8 & 3) != 0
+    return value_of(x.variant, PATH) != 0

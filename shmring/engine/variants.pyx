@@ -2,8 +2,8 @@
 
 What makes calls alike is their signature, which all ranks compare. The learners of the signatures used last lie in a
 table, and a call that has none takes the place of the one that was used least lately. Whether and where depends on the
-sequence of calls alone, so every rank has each call's learner at the same position. The root decides, or else rank 0,
-and publishes its words at that position in its outbox.
+sequence of calls alone, so every rank has each call's learner at the same position. One rank decides, and publishes its
+words at that position in its outbox.
 
 The blocks of a call with counts may be empty, so some ranks may not wait for one another: of those each rank decides
 for itself, and about stores only.
@@ -11,12 +11,13 @@ for itself, and about stores only.
 
 from libc.stdint cimport int64_t
 
-from shmring._c.atomics cimport load_acquire_u64, store_release_u64
+from shmring._c.atomics cimport full_fence, load_acquire_u64, load_relaxed_u64, store_release_u64
 from shmring._c.layout cimport (SHMRING_NCHOICES, SHMRING_ORDINARY, SHMRING_PREFETCHED, SHMRING_STREAMING,
                                 SHMRING_STRING)
-from shmring.base.learner cimport (OUTPUT, PATH, SCHEDULE, STORES, THREADS, alternative, begin, is_timed, look, note,
-                                   open_learner, put_off, tried_us, value_of, values_of, with_alternative)
-from shmring.engine.compiled_plan cimport MOST_SCHEDULES
+from shmring.base.learner cimport (LEAST_TIMED, OUTPUT, PATH, SCHEDULE, STORES, THREADS, alternative, begin, is_timed,
+                                   look, note, note_trip, open_learner, put_off, tried_us, value_of, values_of,
+                                   with_alternative)
+from shmring.engine.compiled_plan cimport LEAD_OF_ALL, MOST_SCHEDULES
 from shmring.engine.kinds cimport KIND_NONE
 from shmring.kernel.reduce cimport asks, by_strings
 from shmring.sync.backoff cimport now_ns
@@ -66,14 +67,18 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
     """Choose the variant of a call that begins, on all ranks alike."""
     cdef call_learner_t *c = find_learner(v, program, x)
     cdef learner_t *own = &c.learned
-    cdef int decider = e.group.rank if x.kind == KIND_NONE else max(x.root, 0)
+    cdef int size = e.group.size
+    cdef int decider = e.group.rank if x.kind == KIND_NONE else (max(x.root, 0) + program.decider + size) % size
     cdef uint64_t *word = &e.group.outbox[decider].choices[program.learner]
     cdef uint64_t published
-    cdef int64_t now = 0
+    cdef int64_t now = 0, inside_ns, whole_ns
     if decider == e.group.rank:
         if c.is_timed:
             now = now_ns()
-            note(own, own.calls - 1, c.inside_ns, now - c.begun_ns)
+            whole_ns = now - c.begun_ns
+            # Ranks that may be whole calls apart wait in the call for what was spent before it.
+            inside_ns = whole_ns if c.inside_ns >= 0 and program.lead > LEAD_OF_ALL else c.inside_ns
+            note(own, own.calls - 1, inside_ns, whole_ns)
         published = look(own)
         if published:
             store_release_u64(word, published)          # SYNC choice (meets: choose_variant)
@@ -81,6 +86,9 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
     x.variant = begin(own, load_acquire_u64(word))
     x.is_timed = c.is_timed = decider == e.group.rank and is_timed(own, own.calls - 1)
     if x.is_timed:
+        if own.calls <= own.timed_from + LEAST_TIMED:
+            note_trip(own, trip_ns(word))
+            now = 0
         c.begun_ns, c.inside_ns = now or now_ns(), -1
     if own.stay != own.variant and own.calls - 1 == own.start + own.length and x.passed_nbytes >= TELLING_NBYTES:
         # It has just come into use: calls of sizes that are new begin so.
@@ -96,6 +104,19 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
                                   & 2 * MOST_SCHEDULES - 1]
     if x.program == NULL:         # a peer has written nonsense
         x.program = program
+
+
+cdef int64_t trip_ns(uint64_t *word) noexcept nogil:
+    """How long it takes to have other processors drop a cache line, beyond a store to one that no other has: to that
+    of a word, which all ranks load in each call. 0: they had dropped it already, or it had left the caches."""
+    cdef int64_t before, between, after
+    before = now_ns()
+    full_fence()
+    between = now_ns()
+    store_release_u64(word, load_relaxed_u64(word))      # SYNC choice (meets: choose_variant). The same value.
+    full_fence()
+    after = now_ns()
+    return after - 2 * between + before if 2 * (after - between) > 3 * (between - before) else 0
 
 
 cdef inline int output_stores(execution_t *x) noexcept nogil:

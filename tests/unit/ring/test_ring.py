@@ -27,8 +27,8 @@ from shmring.memory.header import HEADER_NBYTES
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 from shmring.ring.inspect import look
 
-TAIL, HEAD = 128, 1280  # where the counters lie in the control area
-CONTROL_NBYTES = 1536
+TAIL, HEAD = 128, 1408  # where the counters lie in the control area
+CONTROL_NBYTES = 1664
 LAST = (1 << 64) - 1
 
 
@@ -452,16 +452,16 @@ def test_a_buffer_of_ring_nbytes_is_enough_wherever_it_lies():
 
 
 def test_a_buffer_that_is_too_small_or_holds_no_ring_is_refused():
-    with pytest.raises(ValueError, match="need 1568 bytes"):
-        format_ring(mmap.mmap(-1, 1567), 4, 8)
+    with pytest.raises(ValueError, match="need 1696 bytes"):
+        format_ring(mmap.mmap(-1, 1695), 4, 8)
     for nothing in (bytearray(0), bytearray(10), bytearray(4096), mmap.mmap(-1, 4096)):
         for kind in (Producer, Consumer):
             with pytest.raises(SegmentError, match="no ring"):
                 kind(nothing)
     memory = shared(4, 8)
     with pytest.raises(SegmentError, match="no ring"):
-        Producer(memoryview(memory)[:1567])
-    assert Producer(memoryview(memory)[:1568]).nslots == 4
+        Producer(memoryview(memory)[:1695])
+    assert Producer(memoryview(memory)[:1696]).nslots == 4
 
 
 def test_a_ring_in_use_is_not_made_anew():
