@@ -2,10 +2,10 @@
 
 For each row: a collective (or a ping_pong) of one size, private or shared arrays, inputs rewritten before each call.
 One communicator makes its calls as shipped, others have one variant each fixed by settings; all take turns in slices of
-a few milliseconds (20 calls at least), and the median over the slices counts. Printed are the time as shipped, the best
-fixed one, their ratio, and that of their first 20 calls and of their first thousand (above 4 MiB: 200), which are made
-in turns of 20. All are medians of three sets of communicators: the memory of each lies elsewhere, so calls that are
-made alike differ. Beside them stands the round trip between two ranks, as a virtual machine's host may move its
+a few milliseconds (20 calls at least). Printed are the median times as shipped and of the best fixed variant, their ratio
+(the median of turns), and that of their first 20 calls and of their first thousand (or what takes 4 seconds), which are
+made in turns of 20. All are medians of three sets of communicators: the memory of each lies elsewhere, so calls that
+are made alike differ. Beside them stands the round trip between two ranks, as a virtual machine's host may move its
 processors. Ranks are bound to processors.
 
     python bench/bench_choices.py                                        # all rows, an hour
@@ -31,7 +31,7 @@ STAGED = {
 }
 DIRECT = {f"direct, outputs {name}": {"direct": 1} | output for name, output in OUTPUTS.items()}
 SLICE_S = 0.004
-FIRST, SETS = 20, 3
+FIRST, FIRST_SECONDS, SETS = 20, 4.0, 3
 COLUMNS = "call", "bytes", "arrays", "shipped us", "best us", "ratio", "first 20", "all", "trip us", "best; in use"
 
 
@@ -80,8 +80,10 @@ def row(comm, call, nbytes, is_shared, seconds):
         groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
         runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
         loops = {name: loop_of(run) for name, run in runs.items()}
-        turns = 1000 // FIRST if nbytes <= 1 << 22 else 200 // FIRST
-        begun = [{name: turn(comm, loop, FIRST, warmup=0) for name, loop in loops.items()} for _ in range(turns)]
+        begun = [{name: turn(comm, loop, FIRST, warmup=0) for name, loop in loops.items()}]
+        longest = int(FIRST_SECONDS / (FIRST * 1e-6 * sum(begun[0].values())))
+        for _ in range(min(longest, 1000 // FIRST) - 1):
+            begun.append({name: turn(comm, loop, FIRST, warmup=0) for name, loop in loops.items()})
         slice_s = max(SLICE_S, FIRST * 1e-6 * begun[-1]["shipped"])
         found = compare(comm, runs, seconds=seconds / SETS, cycles=1 << 30, slice_s=slice_s)
         programs = groups["shipped"].stats()["programs"]
@@ -93,10 +95,12 @@ def row(comm, call, nbytes, is_shared, seconds):
         return statistics.median(of(*one) for one in sets)
 
     us = {name: median(lambda begun, found, used, name=name: found.median(name)) for name in groups}
-    best = min(fixed, key=us.get)
+    ratios = {name: median(lambda begun, found, used, name=name: found.ratio("shipped", name)) for name in fixed}
+    best = max(fixed, key=ratios.get)
     return {
         "us": us,
         "best": best,
+        "ratio": ratios[best],
         "first": median(lambda begun, *_: begun[0]["shipped"] / begun[0][best]),
         "thousand": median(lambda begun, *_: sum(us["shipped"] for us in begun) / sum(us[best] for us in begun)),
         "variant": sets[-1][2],
@@ -120,7 +124,7 @@ def rank_main(comm, arguments):
                 if comm.rank == 0:
                     shipped, best = found["us"]["shipped"], found["us"][found["best"]]
                     us = [f"{shipped:.1f}", f"{best:.1f}"]
-                    ratios = [shipped / best, found["first"], found["thousand"]]
+                    ratios = [found["ratio"], found["first"], found["thousand"]]
                     kind = "shared" if is_shared else "private"
                     cells = [call, nbytes, kind, *us, *(f"{ratio:.2f}" for ratio in ratios), f"{found['trip']:.2f}"]
                     used = ", ".join(f"{value}" for key, value in found["variant"].items() if key != "threads")
