@@ -81,8 +81,8 @@ typedef struct {
     int64_t lost;    /* to trials, in 64ths of a call, */
     int64_t lost_before; /* and before this look */
     int64_t usual_ns; /* of a call, at the last look */
-    int64_t base_ns[2]; /* least time of a call before the trial: within the call, and until the next one, */
-    int64_t trial_ns[2]; /* and in the trial */
+    int64_t base_ns[2][2]; /* two least times of a call before the trial: within the call, and until the next one, */
+    int64_t trial_ns[2][2]; /* and in the trial */
     int64_t trip_ns[2]; /* from processor to processor: the two largest times of the look */
     int64_t usual_trip_ns;
     shmring_alternative alternatives[SHMRING_NALTERNATIVES + 1]; /* the last one: `before` */

@@ -68,8 +68,8 @@ cdef extern from "_c/layout.h" nogil:
         int64_t lost
         int64_t lost_before
         int64_t usual_ns
-        int64_t base_ns[2]
-        int64_t trial_ns[2]
+        int64_t base_ns[2][2]
+        int64_t trial_ns[2][2]
         int64_t trip_ns[2]
         int64_t usual_trip_ns
         shmring_alternative alternatives[SHMRING_NALTERNATIVES]

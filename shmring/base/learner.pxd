@@ -8,9 +8,9 @@ from shmring._c.layout cimport shmring_learner as learner_t
 cdef enum:
     STORES = 0         # into the outbox, or the ring: enum shmring_stores
     PATH = 1           # of arrays that are shared: 0 direct, 1 staged
-    SCHEDULE = 2       # position in `Program.schedules`
-    THREADS = 3        # whether the work of a rank is split: 0 by rule, 1 otherwise
-    OUTPUT = 4         # stores to the output: 0 by rule, 1 ordinary, 2 streaming, 3 string
+    OUTPUT = 2         # stores to the output: 0 by rule, 1 ordinary, 2 streaming, 3 string
+    SCHEDULE = 3       # position in `Program.schedules`
+    THREADS = 4        # whether the work of a rank is split: 0 by rule, 1 otherwise
 
 cdef enum state_t:
     UNKNOWN = 0

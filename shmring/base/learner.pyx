@@ -5,8 +5,8 @@ A *variant* is a value for each dimension in which a call can be made in several
 kind of stores, the schedule, and so on. An *alternative* is one value of one dimension. The learner begins with a guess
 and tries one alternative at a time, all else as it is; what wins stays.
 
-A *look* times some calls as they are made now, then calls of the trial; the least times are compared, as other work
-delays calls but speeds up none. A large gain counts at once, a small one if it repeats. What loses is tried again after
+A *look* times some calls as they are made now, then calls of the trial; the second least times are compared: other work
+delays calls but speeds up none, and now and then one call finds in a cache what most must fetch. A large gain counts at once, a small one if it repeats. What loses is tried again after
 a pause that grows, and longer if it was twice as slow. An alternative of which nothing is known is first probed with a
 few calls where a full trial takes many. The time that trials lose is bounded to a few calls at first, and to a part of
 all calls later. Where calls take another time than at the last look, or messages between processors do, the machine or
@@ -110,6 +110,7 @@ cdef uint32_t begin(learner_t *l, uint64_t word) noexcept nogil:
 cdef uint64_t look(learner_t *l) noexcept nogil:
     """Before a call is begun: the word to publish, or 0."""
     cdef uint64_t lead = max(l.lead, <uint32_t> LEAST_TIMED), start = l.calls + lead, length
+    cdef int m
     if l.is_looking or l.calls < l.next_look:
         return 0
     if l.best != l.stay:
@@ -121,7 +122,8 @@ cdef uint64_t look(learner_t *l) noexcept nogil:
     l.is_looking = True
     l.lost_before = l.lost
     l.trip_ns[0] = l.trip_ns[1] = 0
-    l.base_ns[0] = l.base_ns[1] = l.trial_ns[0] = l.trial_ns[1] = INT64_MAX
+    for m in range(2):
+        l.base_ns[m][0] = l.base_ns[m][1] = l.trial_ns[m][0] = l.trial_ns[m][1] = INT64_MAX
     l.timed_from, l.timed_to = start - LEAST_TIMED, start + length
     return 0 if l.tried < 0 else publish(l, start, length, variant_with(l, l.tried))
 
@@ -191,6 +193,13 @@ cdef void note_trip(learner_t *l, int64_t ns) noexcept nogil:
         l.trip_ns[1] = ns
 
 
+cdef inline void keep_least(int64_t *two, int64_t ns) noexcept nogil:
+    if ns < two[0]:
+        two[0], two[1] = ns, two[0]
+    elif ns < two[1]:
+        two[1] = ns
+
+
 cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns) noexcept nogil:
     """Record the time of a timed call: within it, and from its beginning to that of the next one. In the order of the
     calls. Negative: it was not made in the variant."""
@@ -200,14 +209,15 @@ cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns)
     if inside_ns < 0:
         pass
     elif call < split:
-        l.base_ns[0], l.base_ns[1] = min(l.base_ns[0], inside_ns), min(l.base_ns[1], whole_ns)
+        keep_least(l.base_ns[0], inside_ns)
+        keep_least(l.base_ns[1], whole_ns)
     else:
         m = measure(l)
-        base, took = l.base_ns[m], whole_ns if m else inside_ns
+        base, took = l.base_ns[m][1], whole_ns if m else inside_ns
         if 0 < base < took:
             l.lost += CALL * (min(took, 4 * base) - base) // base
         if call + LEAST_TIMED >= l.timed_to:
-            l.trial_ns[m] = min(l.trial_ns[m], took)
+            keep_least(l.trial_ns[m], took)
     if call + 1 == l.timed_to:
         conclude(l)
 
@@ -216,15 +226,15 @@ cdef void conclude(learner_t *l) noexcept nogil:
     """End a look."""
     cdef int a = l.tried, m = measure(l), dimension
     cdef uint32_t made = variant_with(l, a) if a >= 0 else l.stay
-    cdef int64_t base = l.base_ns[m], trial = l.trial_ns[m]
     cdef uint64_t length = l.timed_to - l.timed_from
+    cdef int64_t base = l.base_ns[m][1], trial = l.trial_ns[m][length >= 2 * LEAST_TIMED]
     cdef bint moved = have_moved(l), changed = moved or has_changed(l)
     l.is_looking = False
     l.tried = -1
     # So many calls after a long trial memory is again as the variant in use leaves it.
     l.next_look = l.calls + max(l.lead, l.window if length > 2 * LEAST_TIMED else 0)
-    if l.base_ns[0] < INT64_MAX:
-        l.usual_ns = l.base_ns[0]
+    if l.base_ns[0][1] < INT64_MAX:
+        l.usual_ns = l.base_ns[0][1]
     if l.trip_ns[1]:
         l.usual_trip_ns = l.trip_ns[1]
     if changed:
@@ -251,7 +261,7 @@ cdef bint have_moved(learner_t *l) noexcept nogil:
 
 cdef bint has_changed(learner_t *l) noexcept nogil:
     """Whether calls as they are made now take another time than at the last look."""
-    cdef int64_t usual = l.usual_ns, base = l.base_ns[0]
+    cdef int64_t usual = l.usual_ns, base = l.base_ns[0][1]
     return usual > 0 and base < INT64_MAX and (base > usual + usual // 3 or base < usual - usual // 4)
 
 
