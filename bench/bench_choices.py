@@ -5,8 +5,8 @@ One communicator makes its calls as shipped, others have one variant each fixed 
 a few milliseconds (20 calls at least). Printed are the median times as shipped and of the best fixed variant, their
 ratio (the median of turns), and that of their first 20 calls and of their first thousand (or what takes 4 seconds),
 which are made in turns of 20. All are medians of three sets of communicators: the memory of each lies elsewhere, so
-calls that are made alike differ. Beside them stands the round trip between two ranks, as a virtual machine's host may move its
-processors. Ranks are bound to processors.
+calls that are made alike differ. Beside them stands the round trip between two ranks, as a virtual machine's host may
+move its processors. Ranks are bound to processors.
 
     python bench/bench_choices.py                                        # all rows, an hour
     python bench/bench_choices.py --ranks 2 --calls all_reduce broadcast --sizes 1048576 --shared 0
