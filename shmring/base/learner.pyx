@@ -6,10 +6,10 @@ kind of stores, the schedule, and so on. An *alternative* is one value of one di
 and tries one alternative at a time, all else as it is; what wins stays.
 
 A *look* times some calls as they are made now, then calls of the trial. The second least times are compared: other
-work delays calls but speeds up none, and now and then one call finds in a cache what most must fetch. A large gain counts
-at once, a small one if it repeats. What loses is tried again after a pause that grows, and longer if it was twice as
-slow. An alternative of which nothing is known is first probed with a few calls where a full trial takes many. The time
-that trials lose is bounded to a few calls at first, and to a part of all calls later.
+work delays calls but speeds up none, and now and then one call finds in a cache what most must fetch. A large gain
+counts at once, a small one if it repeats. What loses is tried again after a pause that grows, and longer if it was
+twice as slow. An alternative of which nothing is known is first probed with a few calls where a full trial takes many.
+The time that trials lose is bounded to a few calls at first, and to a part of all calls later.
 
 Where calls, or messages between the processors, take another time than at the last look, the machine or its load has
 changed. Nothing is decided then, and all alternatives are due. The first of them is the variant that was in use before,
