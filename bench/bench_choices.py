@@ -10,10 +10,14 @@ move its processors. Ranks are bound to processors.
 
     python bench/bench_choices.py                                        # all rows, an hour
     python bench/bench_choices.py --ranks 2 --calls all_reduce broadcast --sizes 1048576 --shared 0
+    python bench/bench_choices.py --ranks 2 --calls broadcast --sizes 262144 --moves 60
+                                                       # calls until the choice has followed the host's moves
 """
 
 import argparse
+import itertools
 import statistics
+import time
 
 import numpy as np
 
@@ -32,6 +36,7 @@ STAGED = {
 DIRECT = {f"direct, outputs {name}": {"direct": 1} | output for name, output in OUTPUTS.items()}
 SLICE_S = 0.004
 FIRST, FIRST_SECONDS, SETS = 20, 4.0, 3
+LEAST_STAY = 400  # calls in one place, for a move to count
 COLUMNS = "call", "bytes", "arrays", "shipped us", "best us", "ratio", "first 20", "all", "trip us", "best; in use"
 
 
@@ -110,9 +115,39 @@ def row(comm, call, nbytes, is_shared, seconds):
     }
 
 
+def print_moves(comm, call, nbytes, seconds):
+    """Print how many calls the choice of stores took to follow each move of the processors by the host."""
+    run, trip = loop_of(statement(comm, call, nbytes, False)), loop_of(comm.barrier)
+    log, deadline = [], time.monotonic() + seconds
+    while not comm.broadcast_object(time.monotonic() > deadline):
+        log.append((2 * turn(comm, trip, 50), comm.stats()["programs"][-1]["variant"]["stores"] if log else ""))
+        turn(comm, run, FIRST, warmup=0)
+    trips = [statistics.median(trip_us for trip_us, _ in log[max(i - 2, 0) : i + 3]) for i in range(len(log))]
+    near, far = sorted(trips)[len(trips) // 20], sorted(trips)[-len(trips) // 20]
+    places = []  # whether far, and the stores in use there, look by look
+    for is_far, part in itertools.groupby(zip(trips, log, strict=True), lambda look: look[0] ** 2 > near * far):
+        places.append((is_far, [stores for _, (_, stores) in part]))
+    took = []
+    for (_, before), (is_far, stores) in itertools.pairwise(places):
+        if min(len(before), len(stores)) * FIRST >= LEAST_STAY:
+            settled = set(stores[len(stores) // 2 :])
+            took.append((is_far, FIRST * next(i for i in range(len(stores)) if settled.issuperset(stores[i : i + 5]))))
+    if comm.rank == 0:
+        print(f"{call} of {nbytes} bytes, {FIRST * len(log)} calls, round trips of {near:.2f} and {far:.2f} us")
+        for name, is_far in (("to far", True), ("to near", False)):
+            counts = sorted(n for where, n in took if where == is_far)
+            print(f"{name}: calls until the choice followed: {counts}", flush=True)
+
+
 def rank_main(comm, arguments):
     if comm.size <= len(PROCESSORS):
         pin(comm.rank)
+    if arguments.moves:
+        for call in arguments.calls:
+            for nbytes in arguments.sizes:
+                with comm.dup() as other:
+                    print_moves(other, call, nbytes, arguments.moves)
+        return
     if comm.rank == 0:
         print(f"{comm.size} ranks, a barrier takes {comm.stats()['barrier_us']:.2f} us")
         print("|", " | ".join(COLUMNS), "|")
@@ -141,6 +176,7 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--shared", type=int, nargs="+", choices=(0, 1), default=[0, 1])
     parser.add_argument("--seconds", type=float, default=6.0, help="of interleaved slices for each row")
+    parser.add_argument("--moves", type=float, default=0, help="seconds of a call while the host moves processors")
     arguments = parser.parse_args()
     for n in arguments.ranks:
         shmring.spawn(rank_main, n, args=(arguments,))

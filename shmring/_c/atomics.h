@@ -7,7 +7,7 @@
  *   load_relaxed / store_relaxed    a word only we write, or a hint
  *   load_acquire / store_release    the two ends of a sync point: docs/maintainers/memory-model.md lists every pair
  *   full_fence                      between a store and a load of another word: "I published" and "is a waiter asleep?"
- *   compare_swap                    one of several writers wins: the abort record, roles, waking, heads of lossy rings
+ *   compare_swap                    of several writers one succeeds: the abort record, roles, waking, heads of lossy rings
  *   add_one                         threads of one rank take numbers (engine/recording.pyx); returns the old count; relaxed
  *   subtract_one                    the threads of one rank count down the threads still at work (team.h); returns the
  *                                   new count

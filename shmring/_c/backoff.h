@@ -18,7 +18,7 @@
  *         int step = back_off(&patience, &sleeper);
  *         ...                     nothing to do for LOOK; at CHECK and TICK see whether the wait makes sense any longer
  *     }
- *     learn_spin(&sleeper, &patience, true);           if this waiter learns whether spinning pays
+ *     learn_spin(&sleeper, &patience, true);           if this waiter learns how long to spin
  *     end_wait(&patience, &sleeper);
  *
  * tests/models/waiting.pml checks the handshake in every interleaving.
@@ -143,7 +143,7 @@ static inline bool is_past_deadline(const shmring_patience *p) {
     return p->timeout_ns >= 0 && monotonic_ns() >= p->deadline_ns;
 }
 
-/* How long the wait that begins is worth spinning. */
+/* How long to spin in the wait that begins. */
 static inline int64_t spin_budget(const shmring_sleeper *s) {
     if (!s->spin || s->spin->halvings == 0) return s->spin_ns;
     if (s->spin->halvings < MOST_HALVINGS) return s->spin_ns >> s->spin->halvings;

@@ -15,7 +15,7 @@ cdef enum:
 cdef enum state_t:
     UNKNOWN = 0
     PROBED = 1         # a few calls have shown that it is not far slower
-    WON = 2            # a trial was won by little, and will be repeated
+    FASTER_ONCE = 2    # by little; the trial will be repeated
 
 cdef enum:
     LEAST_TIMED = 4    # calls before a trial, and at its end, whose least times are compared

@@ -3,7 +3,7 @@
 
 A *variant* is a value for each dimension in which a call can be made in several ways that give the same result: the
 kind of stores, the schedule, and so on. An *alternative* is one value of one dimension. The learner begins with a guess
-and tries one alternative at a time, all else as it is; what wins stays.
+and tries one alternative at a time, all else as it is; what is faster stays.
 
 A *look* times some calls as they are made now, then calls of the trial. The second least times are compared: other
 work delays calls but speeds up none, and now and then one call finds in a cache what most must fetch. A large gain
@@ -33,7 +33,7 @@ from shmring._c.layout cimport SHMRING_STRING
 cdef enum:
     FIRST_LOOK = 20        # calls before it: the first ones find cold memory, and must not be slow
     IDLE = 48              # calls between looks if no alternative is due: so soon a change is noticed
-    FIRST_PAUSE = 64       # calls until a loser is tried again,
+    FIRST_PAUSE = 64       # calls until a slower alternative is tried again,
     LONG_PAUSE = 512       # if it took twice as long,
     LONGEST_PAUSE = 8192   # and at most; each is twice as long as the one before
     PROBE = 2              # calls of a first trial, where a full one is longer
@@ -181,8 +181,8 @@ cdef int next_alternative(learner_t *l) noexcept nogil:
 
 
 cdef inline int measure(learner_t *l) noexcept nogil:
-    """Which time of a call tells about the trial: 1 until the next one where what is saved is paid for by the caller's
-    next accesses, else 0 within it."""
+    """Which times are compared: 1 until the next call, where what the call saves the caller's next accesses may spend;
+    else 0 within the call."""
     cdef uint32_t change = l.stay ^ variant_with(l, l.tried) if l.tried >= 0 else 0
     return value_of(change, OUTPUT) != 0 or value_of(change, PATH) != 0
 
@@ -298,10 +298,10 @@ cdef void judge(learner_t *l, int a, int64_t base, int64_t trial) noexcept nogil
     elif is_probe:
         l.alternatives[a].state = PROBED
         l.alternatives[a].due = 0 if trial < base else l.calls
-    elif l.alternatives[a].state == WON and trial < base - base // 32:
+    elif l.alternatives[a].state == FASTER_ONCE and trial < base - base // 32:
         adopt(l, a)
     elif trial < base - base // 32:
-        l.alternatives[a].state = WON
+        l.alternatives[a].state = FASTER_ONCE
         l.alternatives[a].due = l.calls
     else:
         rest(l, a, FIRST_PAUSE, PROBED)
@@ -320,7 +320,7 @@ cdef void adopt(learner_t *l, int a) noexcept nogil:
 
 
 cdef void rest(learner_t *l, uint32_t a, uint32_t pause, uint32_t state) noexcept nogil:
-    """Try a loser again, later than the last time."""
+    """Try a slower alternative again, later than the last time."""
     l.alternatives[a].wait = min(max(2 * l.alternatives[a].wait, pause), <uint32_t> LONGEST_PAUSE)
     l.alternatives[a].due = UINT64_MAX if a == BEFORE else l.calls + l.alternatives[a].wait
     l.alternatives[a].state = state

@@ -52,7 +52,7 @@ NEAR_S = 2.5e-7
 
 # With fewer processors per rank, helper threads only compete with the application's own.
 LEAST_PROCESSORS = 4
-# More do not pay: a few cores of a socket use all of its memory bandwidth.
+# More are not faster: a few cores of a socket use all of its memory bandwidth.
 MOST_BY_DEFAULT = 8
 
 MASK_NBYTES = 1024  # of an affinity mask that are exchanged: no kernel numbers more than 8192 processors

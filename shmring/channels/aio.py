@@ -63,7 +63,7 @@ async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:
 async def readable(end: Any, *, is_shared: bool = False) -> None:
     """Wait until the descriptor of an end is readable, or the end is closed. Any number of tasks may wait for a shared
     one, a queue's."""
-    import asyncio  # here, because programs without an event loop should not pay for the import
+    import asyncio  # here: its import takes time, and programs without an event loop do not need it
 
     loop = asyncio.get_running_loop()
     if id(end) in _awaited:

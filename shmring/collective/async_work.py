@@ -76,7 +76,7 @@ class Work(Future):
         return self._label if isinstance(self._label, str) else explain(self._label)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        import asyncio  # programs that do not use it do not pay for its import
+        import asyncio  # its import takes time, and few programs use it
 
         loop = asyncio.get_running_loop()
         future = loop.create_future()

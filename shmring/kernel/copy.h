@@ -1,10 +1,10 @@
 /* Stores to lines that another core holds.
  *
- * An ordinary store to such a line waits until the core owns it. Three remedies, each of which pays on some machines and
- * costs on others (docs/maintainers/kernels.md):
+ * An ordinary store to such a line waits until the core owns it. Three remedies, each of which is faster on some machines
+ * and slower on others (docs/maintainers/kernels.md):
  *
- * A streaming (non-temporal) store fills a whole line without reading it first and leaves it in no cache. That pays
- * where the reader's core is far, or the destination larger than the last-level cache.
+ * A streaming (non-temporal) store fills a whole line without reading it first and leaves it in no cache. That is
+ * faster where the reader's core is far, or the destination larger than the last-level cache.
  *
  * A line that is asked for some lines ahead of its stores is owned when they come: more lines change owner at a time
  * than stores can wait for.

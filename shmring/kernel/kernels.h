@@ -247,8 +247,8 @@ FOLD(prod_16, uint16_t, VU16, (VU16), MULTIPLY, AS_IS)
 FOLD(prod_32, uint32_t, VU32, (VU32), MULTIPLY, AS_IS)
 FOLD(prod_64, uint64_t, VU64, (VU64), MULTIPLY, AS_IS)
 
-/* Smallest and largest. The accumulator stays unless the newcomer beats it, so the lowest rank wins ties (-0 and +0
- * tie). The first NaN in rank order wins over all. No arithmetic: the result is one of the inputs, bit for bit. */
+/* Smallest and largest. Of equal values (-0 and +0 are equal) the accumulator is kept, hence that of the lowest rank. If
+ * there are NaNs, the first in rank order is the result. No arithmetic: the result is one of the inputs, bit for bit. */
 #define EXTREME(OP, TYPE, ITEM, V, STAYS)                                                                              \
     INLINE V ISA(OP##_of_##TYPE)(V a, V b) { return (V)ISA(pick)((VU64)(STAYS), (VU64)a, (VU64)b); }                   \
     FOLD(OP##_##TYPE, ITEM, V, (V), ISA(OP##_of_##TYPE), AS_IS)

@@ -93,6 +93,11 @@ def fork(script, arrays):
         script.defect(f"a child ended with status {status}")
 
 
+def fill(x, values):
+    """Store into an array with the GIL held: NumPy would release it, and a store while `share` copies may be lost."""
+    memoryview(x)[:] = values.astype(float)
+
+
 def store(script, dice, calls, messages, arrays, handles):
     """Have collectives and messages store into the arrays; nothing else stores there."""
     rank = calls.rank
@@ -105,12 +110,12 @@ def store(script, dice, calls, messages, arrays, handles):
         if way == "all_reduce":
             calls.all_reduce(own.astype(float), x)
         elif way == "in place":
-            x[:] = own
+            fill(x, own)
             calls.all_reduce(x)
         elif way == "async":
             calls.all_reduce(own.astype(float), x, async_op=True).wait()
         elif way == "broadcast":
-            x[:] = own
+            fill(x, own)
             calls.broadcast(x, root=root)
             wanted = step + root
         elif way == "gather":
@@ -122,7 +127,7 @@ def store(script, dice, calls, messages, arrays, handles):
         elif way in ("send", "irecv"):
             wanted = step
             if rank == root:
-                x[:] = step
+                fill(x, np.full(x.shape, step))
                 messages.send(x, 1 - rank)
             elif way == "send":
                 messages.recv(x, root)

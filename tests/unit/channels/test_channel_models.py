@@ -22,7 +22,7 @@ SETTINGS = settings(max_examples=30, stateful_step_count=30)
 SIZES = st.sampled_from([0, 1, 8, 30, 100, 200])
 BEFORE_WRAP = st.sampled_from([0, 2**32, 2**64]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
 BEFORE_TOP_BIT = st.sampled_from([0, 2**32]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
-TAIL, HEAD = 128, 1280  # in a ring
+TAIL, HEAD = 128, 1408  # in a ring
 
 
 def begin_at(channel, position, nheads=1):
