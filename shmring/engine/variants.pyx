@@ -11,7 +11,7 @@ for itself, and about stores only.
 
 from libc.stdint cimport int64_t
 
-from shmring._c.atomics cimport full_fence, load_acquire_u64, load_relaxed_u64, store_release_u64
+from shmring._c.atomics cimport load_acquire_u64, store_release_u64
 from shmring._c.layout cimport (SHMRING_NCHOICES, SHMRING_ORDINARY, SHMRING_PREFETCHED, SHMRING_STREAMING,
                                 SHMRING_STRING)
 from shmring.base.learner cimport (LEAST_TIMED, OUTPUT, PATH, SCHEDULE, STORES, THREADS, alternative, begin, is_timed,
@@ -21,6 +21,7 @@ from shmring.engine.compiled_plan cimport LEAD_OF_ALL, MOST_SCHEDULES
 from shmring.engine.kinds cimport KIND_NONE
 from shmring.kernel.reduce cimport asks, by_strings
 from shmring.sync.backoff cimport now_ns
+from shmring.sync.trip cimport trip_ns
 
 from shmring.kernel.reduce import STORES as STORE_NAMES
 
@@ -104,19 +105,6 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
                                   & 2 * MOST_SCHEDULES - 1]
     if x.program == NULL:         # a peer has written nonsense
         x.program = program
-
-
-cdef int64_t trip_ns(uint64_t *word) noexcept nogil:
-    """How long it takes to have other processors drop a cache line, beyond a store to one that no other has: to that
-    of a word, which all ranks load in each call. 0: they had dropped it already, or it had left the caches."""
-    cdef int64_t before, between, after
-    before = now_ns()
-    full_fence()
-    between = now_ns()
-    store_release_u64(word, load_relaxed_u64(word))      # SYNC choice (meets: choose_variant). The same value.
-    full_fence()
-    after = now_ns()
-    return after - 2 * between + before if 2 * (after - between) > 3 * (between - before) else 0
 
 
 cdef inline int output_stores(execution_t *x) noexcept nogil:

@@ -130,7 +130,9 @@ cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t skew, uin
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
     cdef int kind
     if l.learns_stores:
-        advance_laps(&o.laps, o.filled, l.ring_nbytes, o.peers.read_ns)    # visible since has_room acquired `taken`
+        # The times are visible since has_room acquired `taken`; the peer looks for news in the next cell.
+        advance_laps(&o.laps, o.filled, l.ring_nbytes, o.peers.read_ns,
+                     &o.cells[o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1)].seq)
     kind = o.laps.kind if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
     write_in_lap(&o.laps, o.bytes + index, o.source + o.done, first, kind)
     if nbytes > first:

@@ -7,18 +7,21 @@ from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_NSTORES, SHMRING_ORDINARY, SHMRING_STRING, shmring_laps
-from shmring.base.learner cimport (STORES, begin, is_sound, is_timed, learner_t, look, note, open_learner, value_of,
-                                   values_of)
+from shmring.base.learner cimport (STORES, begin, is_sound, is_timed, learner_t, look, note, note_trip, open_learner,
+                                   value_of, values_of)
 from shmring.kernel.reduce cimport copy_bytes
 from shmring.sync.backoff cimport now_ns
+from shmring.sync.trip cimport trip_ns
 
 cdef enum:
     WINDOW = 4             # laps in a trial
 
 
 # Begin a lap, before the writer stores at `position` of a ring of that length. Visible in `read_ns` are the reader's
-# times of all that was written more than one length before.
-cdef inline void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns) noexcept nogil:
+# times of all that was written more than one length before. `counter`: a word that only the writer stores, and the
+# reader loads when it looks for news.
+cdef inline void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns,
+                           uint64_t *counter) noexcept nogil:
     # A private copy: a peer can write to `w`.
     cdef learner_t own = w.learner
     cdef uint64_t parity, has_read_ns
@@ -32,7 +35,10 @@ cdef inline void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, 
         took_ns = <int64_t> (w.written_ns[parity] + has_read_ns - w.read_before_ns[parity])
         note(&own, own.calls - 2, took_ns, took_ns)
     w.kind = value_of(begin(&own, look(&own) or own.word), STORES)
-    w.timed = 1 + parity if is_timed(&own, own.calls - 1) else 0
+    w.timed = 0
+    if is_timed(&own, own.calls - 1):
+        w.timed = 1 + parity
+        note_trip(&own, trip_ns(counter))
     w.read_before_ns[parity] = has_read_ns
     w.written_ns[parity] = 0
     w.next_lap = position + length
@@ -40,10 +46,10 @@ cdef inline void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, 
 
 
 # Begin a lap if the last one is complete.
-cdef inline void advance_laps(shmring_laps *w, uint64_t position, uint64_t length,
-                              const uint64_t *read_ns) noexcept nogil:
+cdef inline void advance_laps(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns,
+                              uint64_t *counter) noexcept nogil:
     if <int64_t> (position - w.next_lap) >= 0:
-        begin_lap(w, position, length, read_ns)
+        begin_lap(w, position, length, read_ns, counter)
 
 
 # Copy into the ring by stores of that kind.
