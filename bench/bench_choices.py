@@ -116,27 +116,28 @@ def row(comm, call, nbytes, is_shared, seconds):
 
 
 def print_moves(comm, call, nbytes, seconds):
-    """Print how many calls the choice of stores took to follow each move of the processors by the host."""
+    """Print after how many calls streaming stores came into use, or went out of it, when the host moved processors."""
     run, trip = loop_of(statement(comm, call, nbytes, False)), loop_of(comm.barrier)
-    log, deadline = [], time.monotonic() + seconds
+    looks, deadline = [], time.monotonic() + seconds
+    turn(comm, run, FIRST)
     while not comm.broadcast_object(time.monotonic() > deadline):
-        log.append((2 * turn(comm, trip, 50), comm.stats()["programs"][-1]["variant"]["stores"] if log else ""))
+        is_streaming = comm.stats()["programs"][-1]["variant"]["stores"] == "streaming"
+        looks.append((2 * turn(comm, trip, 50), is_streaming))
         turn(comm, run, FIRST, warmup=0)
-    trips = [statistics.median(trip_us for trip_us, _ in log[max(i - 2, 0) : i + 3]) for i in range(len(log))]
+    trips = [statistics.median(trip_us for trip_us, _ in looks[max(i - 2, 0) : i + 3]) for i in range(len(looks))]
     near, far = sorted(trips)[len(trips) // 20], sorted(trips)[-len(trips) // 20]
-    places = []  # whether far, and the stores in use there, look by look
-    for is_far, part in itertools.groupby(zip(trips, log, strict=True), lambda look: look[0] ** 2 > near * far):
-        places.append((is_far, [stores for _, (_, stores) in part]))
+    places = []  # whether the processors are far, and whether stores are streaming there, look by look
+    for is_far, part in itertools.groupby(zip(trips, looks, strict=True), lambda look: look[0] ** 2 > near * far):
+        places.append((is_far, [is_streaming for _, (_, is_streaming) in part]))
     took = []
-    for (_, before), (is_far, stores) in itertools.pairwise(places):
-        if min(len(before), len(stores)) * FIRST >= LEAST_STAY:
-            settled = set(stores[len(stores) // 2 :])
-            took.append((is_far, FIRST * next(i for i in range(len(stores)) if settled.issuperset(stores[i : i + 5]))))
+    for (_, before), (is_far, here) in itertools.pairwise(places):
+        if min(len(before), len(here)) * FIRST >= LEAST_STAY:
+            settled = statistics.mode(here[len(here) // 2 :])
+            took.append((is_far, FIRST * next(i for i in range(len(here)) if set(here[i : i + 5]) == {settled})))
     if comm.rank == 0:
-        print(f"{call} of {nbytes} bytes, {FIRST * len(log)} calls, round trips of {near:.2f} and {far:.2f} us")
+        print(f"{call} of {nbytes} bytes, {FIRST * len(looks)} calls, round trips of {near:.2f} and {far:.2f} us")
         for name, is_far in (("to far", True), ("to near", False)):
-            counts = sorted(n for where, n in took if where == is_far)
-            print(f"{name}: calls until the choice followed: {counts}", flush=True)
+            print(f"{name}, calls: {sorted(n for where, n in took if where == is_far)}", flush=True)
 
 
 def rank_main(comm, arguments):
