@@ -16,5 +16,3 @@ cdef class Communicator:
     cdef int64_t timeout_ns
     cdef dict __dict__                   # programs keep attributes of their own here
     cdef object __weakref__
-
-    cdef int rank_of(self, object number, str name) except? -2

@@ -41,6 +41,11 @@ cdef extern from *:
     int set_type_attribute "shmring_set_type_attribute"(object type, object name, object value) except -1
 
 
+cdef inline int rank_of(Communicator comm, object number, str name) except? -2:
+    """The argument ``name``, a rank or ``ANY_SOURCE``: the room that makes the call checks its range."""
+    return int_of(number, name, comm.size - 1)
+
+
 cdef inline int tag_of(object number, str name) except? -2:
     return int_of(number, name, MOST_TAG)
 
@@ -80,11 +85,6 @@ cdef class Communicator:
         self.size = self.executor.size
         self.timeout_ns = timeout_to_ns(engine.config.timeout)
         self.object_turn = Turn(engine.name)
-
-    @cython.final
-    cdef int rank_of(self, object number, str name) except? -2:
-        """The argument ``name``, a rank or ``ANY_SOURCE``: the room that makes the call checks its range."""
-        return int_of(number, name, self.size - 1)
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes
         bytes touched.
         """
-        return reduce(self.executor, x, out, self.rank_of(root, "root"), op,
+        return reduce(self.executor, x, out, rank_of(self, root, "root"), op,
                       resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def reduce_scatter(self, x, out=None, op="sum", *, counts=None, timeout=..., async_op=False):
@@ -332,7 +332,7 @@ cdef class Communicator:
         -----
         Collective. 2 * size * x.nbytes bytes touched.
         """
-        return broadcast(self.executor, x, self.rank_of(root, "root"),
+        return broadcast(self.executor, x, rank_of(self, root, "root"),
                          resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_gather(self, x, out=None, *, counts=None, timeout=..., async_op=False):
@@ -387,7 +387,7 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. About 4 * (size - 1) * x.nbytes bytes touched.
         """
-        return with_blocks(self.executor, KIND_GATHER, x, out, self.rank_of(root, "root"), counts, None,
+        return with_blocks(self.executor, KIND_GATHER, x, out, rank_of(self, root, "root"), counts, None,
                            resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def scatter(self, x, out=None, root=0, *, counts=None, timeout=..., async_op=False):
@@ -417,7 +417,7 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. The root does not wait for the others, as in `broadcast`.
         About 4 * (size - 1) * out.nbytes bytes touched.
         """
-        return with_blocks(self.executor, KIND_SCATTER, x, out, self.rank_of(root, "root"), counts, None,
+        return with_blocks(self.executor, KIND_SCATTER, x, out, rank_of(self, root, "root"), counts, None,
                            resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=..., async_op=False):
@@ -513,7 +513,7 @@ cdef class Communicator:
         already. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such bundle
         is copied once more on every rank and makes one broadcast. Larger arrays make one each.
         """
-        return broadcast_many(self.executor, arrays, self.rank_of(root, "root"),
+        return broadcast_many(self.executor, arrays, rank_of(self, root, "root"),
                               resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def plan(self, collective, *args, **kwargs):
@@ -584,7 +584,7 @@ cdef class Communicator:
         """
         if dst is None:
             return
-        self.messages.send(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"), resolve_timeout(timeout, self.timeout_ns))
+        self.messages.send(x, rank_of(self, dst, "dst"), tag_of(tag, "tag"), resolve_timeout(timeout, self.timeout_ns))
 
     def recv(self, x=None, src=ANY, tag=ANY, *, timeout=...):
         """Receive an array from one rank, or from any.
@@ -628,7 +628,7 @@ cdef class Communicator:
         """
         if src is None:
             return None
-        return self.messages.recv(x, self.rank_of(src, "src"), tag_of(tag, "tag"),
+        return self.messages.recv(x, rank_of(self, src, "src"), tag_of(tag, "tag"),
                                   resolve_timeout(timeout, self.timeout_ns))
 
     def sendrecv(self, x, dst, out, src=ANY, *, tag=0, out_tag=ANY, timeout=...):
@@ -665,7 +665,7 @@ cdef class Communicator:
             return self.recv(out, src, out_tag, timeout=timeout)
         if src is None:
             return self.send(x, dst, tag, timeout=timeout)
-        return self.messages.sendrecv(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"), out, self.rank_of(src, "src"),
+        return self.messages.sendrecv(x, rank_of(self, dst, "dst"), tag_of(tag, "tag"), out, rank_of(self, src, "src"),
                                       tag_of(out_tag, "out_tag"), resolve_timeout(timeout, self.timeout_ns))
 
     def isend(self, x, dst, tag=0):
@@ -690,7 +690,7 @@ cdef class Communicator:
         """
         if dst is None:
             return done_request(self.messages, SEND)
-        return self.messages.isend(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"))
+        return self.messages.isend(x, rank_of(self, dst, "dst"), tag_of(tag, "tag"))
 
     def irecv(self, x, src=ANY, tag=ANY):
         """Begin to receive an array.
@@ -719,7 +719,7 @@ cdef class Communicator:
         """
         if src is None:
             return done_request(self.messages, RECV)
-        return self.messages.irecv(x, self.rank_of(src, "src"), tag_of(tag, "tag"))
+        return self.messages.irecv(x, rank_of(self, src, "src"), tag_of(tag, "tag"))
 
     def probe(self, src=ANY, tag=ANY, *, timeout=...):
         """Wait for a message and describe it, without receiving it. Raises as `recv`.
@@ -736,7 +736,7 @@ cdef class Communicator:
         Message or None
             The message that `recv` with its source and tag would receive next; None if none arrived in time.
         """
-        return self.messages.probe(self.rank_of(src, "src"), tag_of(tag, "tag"),
+        return self.messages.probe(rank_of(self, src, "src"), tag_of(tag, "tag"),
                                    resolve_timeout(timeout, self.timeout_ns))
 
     def iprobe(self, src=ANY, tag=ANY):
@@ -754,7 +754,7 @@ cdef class Communicator:
         Message or None
             None if no such message has arrived.
         """
-        return self.messages.probe(self.rank_of(src, "src"), tag_of(tag, "tag"), 0)
+        return self.messages.probe(rank_of(self, src, "src"), tag_of(tag, "tag"), 0)
 
     def send_object(self, obj, dst, tag=0, *, timeout=...):
         """Send a Python object to one rank.
@@ -786,7 +786,7 @@ cdef class Communicator:
         """
         if dst is None:
             return
-        self.messages.send_object(obj, self.rank_of(dst, "dst"), tag_of(tag, "tag"),
+        self.messages.send_object(obj, rank_of(self, dst, "dst"), tag_of(tag, "tag"),
                                   resolve_timeout(timeout, self.timeout_ns))
 
     def recv_object(self, src=ANY, tag=ANY, *, timeout=...):
@@ -824,7 +824,7 @@ cdef class Communicator:
         """
         if src is None:
             return None
-        return self.messages.recv_object(self.rank_of(src, "src"), tag_of(tag, "tag"),
+        return self.messages.recv_object(rank_of(self, src, "src"), tag_of(tag, "tag"),
                                          resolve_timeout(timeout, self.timeout_ns))
 
     # ---- collectives on objects --------------------------------------------------------------------------------------

@@ -27,9 +27,25 @@ cdef list descr_of      # NumPy's dtype of each of dtypes.DTYPES
 cdef bint fast_array(object x, array_t *a, bint writable) noexcept
 cdef object source_array(object x, array_t *a, bint opaque=*)
 cdef object target_array(object x, array_t *a, bint opaque=*)
-cdef int copy_back(object owner) except -1
+cdef int copy_home(object temporary) except -1
 cdef uint32_t ncopying    # threads that are in `copy_back`; NumPy copies without the GIL
-cdef bint is_copy(object owner) noexcept
+
+# What `source_array` and `target_array` return where they have copied; nothing else returns one.
+cdef class Temporary:
+    cdef object content         # an ndarray
+    cdef object home            # where `content` is copied back to; None for a source
+
+
+cdef inline bint is_copy(object owner) noexcept:
+    """Whether ``owner`` holds a copy, through which later changes of the array are not seen."""
+    return type(owner) is Temporary
+
+
+cdef inline int copy_back(object owner) except -1:
+    """Copy what was written into a `Temporary` back to its array; for any other owner there is nothing to do."""
+    return copy_home(owner) if is_copy(owner) else 0
+
+
 cdef int check_no_mask(object x) except -1
 
 # For outputs.pyx.

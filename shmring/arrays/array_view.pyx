@@ -91,22 +91,18 @@ _fill_tables()
 
 cdef class Temporary:
     """A dense copy of an array that cannot be used in place."""
-    cdef cnp.ndarray content
-    cdef cnp.ndarray home       # where `content` is copied back to; None for a source
-
-    cdef int copy_home(self) except -1:
-        if self.home is not None:
-            add_u32(&ncopying, 1)
-            try:
-                cnp.PyArray_CopyInto(self.home, self.content)
-            finally:
-                add_u32(&ncopying, <uint32_t> -1)
-        return 0
 
 
-cdef bint is_copy(object owner) noexcept:
-    """Whether ``owner`` holds a copy, through which later changes of the array are not seen."""
-    return type(owner) is Temporary
+cdef int copy_home(object temporary) except -1:
+    """Copy a `Temporary` back to its array."""
+    cdef Temporary t = temporary
+    if t.home is not None:
+        add_u32(&ncopying, 1)
+        try:
+            cnp.PyArray_CopyInto(<cnp.ndarray> t.home, <cnp.ndarray> t.content)
+        finally:
+            add_u32(&ncopying, <uint32_t> -1)
+    return 0
 
 
 # ---- the hot path ----------------------------------------------------------------------------------------------------
@@ -156,11 +152,6 @@ cdef object target_array(object x, array_t *a, bint opaque=False):
     return x if fast_array(x, a, True) else _open(x, a, True, opaque)
 
 
-cdef int copy_back(object owner) except -1:
-    """Copy what was written into a `Temporary` back to its array; for any other owner there is nothing to do."""
-    return (<Temporary> owner).copy_home() if is_copy(owner) else 0
-
-
 cdef object _open(object x, array_t *a, bint writable, bint opaque):
     cdef Exporter exporter
     cdef DLTensor tensor
@@ -200,8 +191,8 @@ cdef object _open_ndarray(object x, cnp.ndarray array, int dtype, array_t *a, bi
     temporary = Temporary.__new__(Temporary)
     temporary.content = empty_ndarray(cnp.PyArray_NDIM(array), <Py_ssize_t *> cnp.PyArray_DIMS(array), descr)
     temporary.home = array if writable else None
-    cnp.PyArray_CopyInto(temporary.content, array)
-    _fill(a, cnp.PyArray_DATA(temporary.content), array.size, dtype, descr.itemsize)
+    cnp.PyArray_CopyInto(<cnp.ndarray> temporary.content, array)
+    _fill(a, cnp.PyArray_DATA(<cnp.ndarray> temporary.content), array.size, dtype, descr.itemsize)
     return temporary
 
 

@@ -4,7 +4,7 @@ from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
 from shmring.arrays.outputs cimport overlaps
-from shmring.engine.kinds cimport KIND, has_root, is_receiver, is_sender
+from shmring.engine.kinds cimport KIND, KIND_BROADCAST, has_root, is_receiver, is_sender
 from shmring.engine.signature cimport MAX_COUNT, NO_OP, pack_signature
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 
@@ -123,8 +123,8 @@ cdef inline int check_call(call_t *c, int rank, int size) noexcept nogil:
         return TOO_LARGE
     else:
         c.signature = sign_call(c)
-    if not is_sender(c.kind, rank, c.root) or not is_receiver(c.kind, rank, c.root):
-        return SOUND
+    if c.kind == KIND_BROADCAST or not is_sender(c.kind, rank, c.root) or not is_receiver(c.kind, rank, c.root):
+        return SOUND      # one array
     if c.out.dtype != c.x.dtype or c.out.itemsize != c.x.itemsize:
         return BAD_DTYPE
     if c.counts == NULL and not has_equal_blocks(c, size):
@@ -133,6 +133,7 @@ cdef inline int check_call(call_t *c, int rank, int size) noexcept nogil:
 
 
 cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1
+cdef int refuse_root(int root, int size) except -1
 cdef int refuse_out(call_t *c, count) except -1
 
 

@@ -91,7 +91,7 @@ cdef uint64_t sign_counts(call_t *c, int size) noexcept nogil:
 cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
     """Raise the error of a mistake in a call."""
     if mistake == BAD_ROOT:
-        raise ValueError(f"root={c.root}: must be a rank, from 0 to {size - 1}")
+        refuse_root(c.root, size)
     if mistake == BAD_OP:
         raise TypeError(f"op {OPS[c.op]!r} is not defined on {DTYPES[c.x.dtype].name}")
     if mistake == BAD_DTYPE:
@@ -113,6 +113,11 @@ cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
                          "out_counts equal to counts, or another array as out")
     raise ValueError("x and out overlap, but not in place: pass as one of them exactly the part of the other where the "
                      "call has it in place (the same array where both are of one size), or arrays that do not overlap")
+
+
+cdef int refuse_root(int root, int size) except -1:
+    """Raise that ``root`` is no rank."""
+    raise ValueError(f"root={root}: must be a rank, from 0 to {size - 1}")
 
 
 cdef object dtype_name(const array_t *a):

@@ -17,6 +17,8 @@ cdef extern from "<pthread.h>" nogil:
         pass
     int pthread_mutex_trylock(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    ctypedef size_t pthread_t
+    pthread_t pthread_self()
 
 cdef extern from "Python.h" nogil:
     ctypedef struct PyThreadState:
@@ -24,7 +26,6 @@ cdef extern from "Python.h" nogil:
     PyThreadState *PyGILState_GetThisThreadState()
     PyThreadState *PyEval_SaveThread()
     void PyEval_RestoreThread(PyThreadState *state)
-    unsigned long PyThread_get_thread_ident()
 
 cdef extern from *:
     """
@@ -68,12 +69,12 @@ cdef inline bint is_taken(const turn_t *turn) noexcept nogil:
 
 cdef inline bint has_turn(const turn_t *turn) noexcept nogil:
     """Whether the calling thread has it: only that thread stores its number."""
-    return is_taken(turn) and load_relaxed_u64(&turn.holder) == PyThread_get_thread_ident()
+    return is_taken(turn) and load_relaxed_u64(&turn.holder) == <uint64_t> pthread_self()
 
 
 cdef inline void note_taken(turn_t *turn) noexcept nogil:
     store_relaxed_u32(&turn.is_taken, True)
-    store_relaxed_u64(&turn.holder, PyThread_get_thread_ident())
+    store_relaxed_u64(&turn.holder, <uint64_t> pthread_self())
 
 
 cdef inline bint take_turn(turn_t *turn, object queue, object name) except -1:
