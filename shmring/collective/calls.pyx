@@ -21,8 +21,8 @@ from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.base.hashing cimport mix
 from shmring.base.heap cimport Heap
 from shmring.collective.call cimport Call, dispatch, number_of_callable, prepare, prepare_user_op
-from shmring.engine.call cimport (BAD_DTYPE, OVERLAPPING, UNEVEN, Executor, Prepared, call_t, check_call,
-                                  elements_of_x, is_overlapping, open_call, refuse_call, refuse_out, refuse_root, without_arrays)
+from shmring.engine.call cimport (BAD_DTYPE, OVERLAPPING, UNEVEN, Executor, Prepared, call_t,
+                                  elements_of_x, is_overlapping, open_call, refuse_call, refuse_out, without_arrays)
 from shmring.engine.kinds cimport (KIND, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_REDUCE,
                                    has_root, is_receiver, is_sender, shmring_kind)
 from shmring.engine.signature cimport NO_OP, NO_ROOT, pack_digest
@@ -39,26 +39,11 @@ cdef object NDARRAY = np.ndarray
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
-cdef inline int number_of(op, int dtype) except -1:
+cdef int number_of(op, int dtype) except -1:
     """The kernels' number of ``op``; NO_OP for a callable that no kernel implements."""
-    return 0 if op is SUM else number_of_other(op, dtype)
-
-
-cdef int number_of_other(op, int dtype) except -1:
+    if op is SUM:
+        return 0
     return number_of_callable(op, dtype) if callable(op) else op_code(op)
-
-
-cdef inline int check(Executor e, call_t *c) except -1:
-    """Raise unless the arguments fit each other."""
-    cdef int mistake = check_call(c, e.rank, e.size)
-    return refuse_call(mistake, c, e.rank, e.size) if mistake else 0
-
-
-cdef inline bint is_root(Executor e, int root) except -1:
-    """Whether this rank is the root; raises if no rank is."""
-    if not 0 <= root < e.size:
-        refuse_root(root, e.size)
-    return root == e.rank
 
 
 cdef inline object as_array(x):
