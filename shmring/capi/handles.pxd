@@ -41,8 +41,7 @@ ctypedef struct comm_t:
 # Each stores the error of this thread, and returns its code.
 cdef int fail(int code, const char *name, int rank, const char *text) noexcept nogil
 cdef int fail_with(object error) noexcept
-cdef int refuse(str text) noexcept
-cdef int refuse_null(const char *what) noexcept nogil
+cdef int refuse(const char *text, int64_t first=*, int64_t second=*) noexcept nogil
 cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil
 cdef const shmring_error *last_error() noexcept nogil
 

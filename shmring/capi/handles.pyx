@@ -6,6 +6,7 @@ A thread's error is that of its last call that failed. A handle keeps the plans 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strdup, strlen, strncpy
 
@@ -110,14 +111,11 @@ cdef int fail_with(object error) noexcept:
         return fail(code, b"Exception", rank, b"an exception of Python without a text")
 
 
-cdef int refuse(str text) noexcept:
-    return fail_with(ValueError(text))
-
-
-cdef int refuse_null(const char *what) noexcept nogil:
-    """The error of an argument that is NULL."""
-    with gil:
-        return refuse(f"NULL is no {what.decode()}")
+cdef int refuse(const char *text, int64_t first=0, int64_t second=0) noexcept nogil:
+    """The error of an argument, without the GIL; ``text`` may have a ``%lld`` for each of the numbers."""
+    cdef char filled[256]
+    snprintf(filled, sizeof(filled), text, <long long> first, <long long> second)
+    return fail(SHMRING_ERR_BAD_ARGUMENT, b"ValueError", -1, filled)
 
 
 cdef const shmring_error *last_error() noexcept nogil:
@@ -129,26 +127,22 @@ cdef const shmring_error *last_error() noexcept nogil:
 cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) noexcept nogil:
     """Describe ``count`` elements at ``data``; 0, or the code of the error."""
     if not SHMRING_OPAQUE <= dtype < NDTYPES:
-        with gil:
-            return refuse(f"dtype={dtype}: must be one of enum shmring_dtype, from 0 to {NDTYPES - 1}")
+        return refuse(b"dtype=%lld: must be one of enum shmring_dtype, from 0 to %lld", dtype, NDTYPES - 1)
     a.data = <void *> data
     a.dtype = dtype
     a.itemsize = 1 if dtype == SHMRING_OPAQUE else ITEMSIZES[dtype]
     if <uint64_t> count > <uint64_t> MOST_NBYTES or count * a.itemsize > MOST_NBYTES:     # without a division
-        with gil:
-            return refuse(f"count={count}: must be from 0 to {MOST_NBYTES // a.itemsize} elements")
+        return refuse(b"count=%lld: must be from 0 to %lld elements", count, MOST_NBYTES // <int64_t> a.itemsize)
     a.count = count
     a.nbytes = count * a.itemsize
     if data == NULL and count:
-        with gil:
-            return refuse(f"NULL is no address of {count} elements")
+        return refuse(b"NULL is no address of %lld elements", count)
     return 0
 
 
 cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil:
-    with gil:
-        return refuse(f"timeout_ns={timeout_ns}: must be 0 or more nanoseconds, SHMRING_NO_TIMEOUT or "
-                      "SHMRING_DEFAULT_TIMEOUT")
+    return refuse(b"timeout_ns=%lld: must be 0 or more nanoseconds, SHMRING_NO_TIMEOUT or SHMRING_DEFAULT_TIMEOUT",
+                  timeout_ns)
 
 
 # ---- life ------------------------------------------------------------------------------------------------------------
@@ -220,7 +214,7 @@ cdef int let_go(comm_t *h) noexcept:
 cdef int check_handle(comm_t *h) noexcept nogil:
     """0, or the code of the error if the handle is NULL or a parent process's."""
     if h == NULL:
-        return refuse_null(b"handle of a communicator")
+        return refuse(b"NULL is no handle of a communicator")
     return refuse_entry(h) if is_inherited(h) else 0
 
 

@@ -17,7 +17,7 @@ from shmring.arrays.array_view cimport array_t
 from shmring.base.timeouts cimport NO_LIMIT
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_comm, shmring_message, shmring_request
 from shmring.capi.handles cimport (check_memory, checked_timeout, comm_t, fail, fail_with, hold, is_inherited, let_go,
-                                   refuse_entry, refuse_null, refuse_timeout)
+                                   refuse, refuse_entry, refuse_timeout)
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, begin_wait, check_apart, check_tag,
                                    request_of, wait_t)
@@ -51,7 +51,7 @@ cdef int check_message(comm_t *h, const void *x, int64_t count, int dtype, int d
     """
     cdef int64_t given_ns = timeout_ns[0]
     if h == NULL:
-        return refuse_null(b"handle of a communicator")
+        return refuse(b"NULL is no handle of a communicator")
     timeout_ns[0] = checked_timeout(given_ns, h.timeout_ns)
     if timeout_ns[0] < NO_LIMIT:
         return refuse_timeout(given_ns)
@@ -185,7 +185,7 @@ cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
 cdef int make_pending(shmring_request **made, pending_t **pending) noexcept nogil:
     """Allocate memory for a request, whose handle will be ``made``; 0, or the code of the error."""
     if made == NULL:
-        return refuse_null(b"place for a request")
+        return refuse(b"NULL is no place for a request")
     made[0] = NULL
     pending[0] = <pending_t *> calloc(1, sizeof(pending_t))
     if pending[0] == NULL:
@@ -261,9 +261,9 @@ cdef int begin_with_gil(comm_t *h, int kind, array_t *a, int peer, int tag, arri
 cdef int test(shmring_request **request, int *is_over, shmring_message *m) noexcept nogil:
     cdef pending_t **pending = <pending_t **> request
     if is_over == NULL:
-        return refuse_null(b"place for is_over")
+        return refuse(b"NULL is no place for is_over")
     if request == NULL:
-        return refuse_null(b"place for a request")
+        return refuse(b"NULL is no place for a request")
     is_over[0] = True
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
@@ -286,7 +286,7 @@ cdef int wait(shmring_request **request, int64_t timeout_ns, shmring_message *m)
     if limit_ns < NO_LIMIT:
         return refuse_timeout(timeout_ns)
     if request == NULL:
-        return refuse_null(b"place for a request")
+        return refuse(b"NULL is no place for a request")
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
     with gil:

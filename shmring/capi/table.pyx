@@ -16,7 +16,7 @@ from shmring.base.timeouts cimport NO_LIMIT
 from shmring.capi cimport *
 from shmring.capi.handles cimport (Py_IsInitialized, check_handle, check_memory, checked_timeout, comm_t, enter,
                                    fail_with, find_known, hold, is_inherited, last_error, let_go, open_comm, refuse,
-                                   refuse_null, refuse_timeout, remember)
+                                   refuse_timeout, remember)
 from shmring.capi.messages cimport irecv, isend, recv, send, sendrecv, test, wait
 from shmring.collective.local cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.call cimport call_t, check_call, open_call, refuse_call
@@ -37,7 +37,7 @@ cdef int NOPS = len(OPS)
 
 cdef int comm_open(void *owner, shmring_comm **made) noexcept nogil:
     if made == NULL:
-        return refuse_null(b"place for a handle")
+        return refuse(b"NULL is no place for a handle")
     made[0] = NULL
     with gil:
         try:
@@ -99,7 +99,7 @@ cdef int make_group(shmring_comm *comm, bint of_all, int64_t color, int64_t key,
     """Make a communicator of all ranks, or of those with a colour, and its handle; NULL for a rank without a colour."""
     cdef int code = check_handle(<comm_t *> comm)
     if code == 0 and made == NULL:
-        code = refuse_null(b"place for a handle")
+        code = refuse(b"NULL is no place for a handle")
     if code:
         return code
     made[0] = NULL
@@ -124,9 +124,12 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
     cdef int kind, dtype, code
     cdef bint receives
     if h == NULL:
-        return refuse_null(b"handle of a communicator")
-    if call == NULL or call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
-        return refuse_record(call)
+        return refuse(b"NULL is no handle of a communicator")
+    if call == NULL:
+        return refuse(b"NULL is no call")
+    if call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
+        return refuse(b"struct_size=%lld, kind=%lld: must be sizeof(shmring_call) and one of enum shmring_collective",
+                      <int64_t> call.struct_size, call.kind)
     kind, x, out, count, dtype = call.kind, call.x, call.out, call.count, call.dtype
     open_call(c, kind, call.root if has_root(kind) else NO_ROOT, checked_timeout(call.timeout_ns, h.timeout_ns))
     if c.timeout_ns < NO_LIMIT:
@@ -152,22 +155,12 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
         c.out.nbytes *= h.size
     if KIND[kind].takes_op:
         if dtype == SHMRING_OPAQUE:
-            with gil:
-                return refuse("SHMRING_OPAQUE is a dtype of messages: pass SHMRING_UINT8")
+            return refuse(b"SHMRING_OPAQUE is a dtype of messages: pass SHMRING_UINT8")
         if not 0 <= call.op < NOPS:
-            with gil:
-                return refuse(f"op={call.op}: must be one of enum shmring_op, from 0 to {NOPS - 1}")
+            return refuse(b"op=%lld: must be one of enum shmring_op, from 0 to %lld", call.op, NOPS - 1)
         c.op = call.op
     code = check_call(c, h.rank, h.size)
     return refuse_mistake(h, c, code) if code else 0
-
-
-cdef int refuse_record(const shmring_call *call) noexcept nogil:
-    if call == NULL:
-        return refuse_null(b"call")
-    with gil:
-        return refuse(f"struct_size={call.struct_size}, kind={call.kind}: must be sizeof(shmring_call) and one of "
-                      "enum shmring_collective")
 
 
 cdef int refuse_mistake(comm_t *h, call_t *c, int mistake) noexcept nogil:
@@ -271,7 +264,7 @@ cdef int plan_make(shmring_comm *comm, const shmring_call *call, shmring_plan **
     cdef call_t c
     cdef int code
     if plan == NULL:
-        return refuse_null(b"place for a plan")
+        return refuse(b"NULL is no place for a plan")
     plan[0] = NULL
     code = check(<comm_t *> comm, call, &c) or check_handle(<comm_t *> comm)
     if code:
@@ -310,7 +303,7 @@ cdef int plan_run(shmring_plan *made) noexcept nogil:
     cdef comm_t *h
     cdef int code
     if plan == NULL:
-        return refuse_null(b"plan")
+        return refuse(b"NULL is no plan")
     h = plan.comm
     code = enter(h)
     if code:
