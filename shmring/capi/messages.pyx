@@ -15,7 +15,7 @@ from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
 from shmring.base.timeouts cimport NO_LIMIT
-from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_comm, shmring_message, shmring_request
+from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_api, shmring_comm, shmring_message, shmring_request
 from shmring.capi.handles cimport (check_memory, checked_timeout, comm_t, fail, fail_with, hold, is_inherited, let_go,
                                    refuse, refuse_entry, refuse_timeout)
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
@@ -56,8 +56,7 @@ cdef int check_message(comm_t *h, const void *x, int64_t count, int dtype, int d
     if timeout_ns[0] < NO_LIMIT:
         return refuse_timeout(given_ns)
     if not (0 <= dst < h.size and tag >= 0 and ANY <= src < h.size and out_tag >= ANY):
-        with gil:
-            return refuse_peers(<PointToPoint> h.messages, dst, tag, src, out_tag)
+        return refuse_peers(h, dst, tag, src, out_tag)
     return check_memory(x, count, dtype, a)
 
 
@@ -66,7 +65,8 @@ cdef inline int enter(comm_t *h) noexcept nogil:
     return refuse_entry(h) if is_inherited(h) or not (<PointToPoint> h.messages).enter_free() else 0
 
 
-cdef int refuse_peers(PointToPoint p, int dst, int tag, int src, int out_tag) noexcept:
+cdef int refuse_peers(comm_t *h, int dst, int tag, int src, int out_tag) noexcept with gil:
+    cdef PointToPoint p = <PointToPoint> h.messages
     try:
         p.check_peer(dst, False)
         p.check_peer(src, True)
@@ -89,11 +89,11 @@ cdef int send(shmring_comm *comm, const void *x, int64_t count, int dtype, int d
     if (<PointToPoint> h.messages).send_whole(&a, dst, tag):
         (<PointToPoint> h.messages).leave_free()
         return 0
-    with gil:
-        return send_with_gil(<PointToPoint> h.messages, &a, dst, tag, timeout_ns)
+    return send_with_gil(h, &a, dst, tag, timeout_ns)
 
 
-cdef int send_with_gil(PointToPoint p, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept:
+cdef int send_with_gil(comm_t *h, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept with gil:
+    cdef PointToPoint p = <PointToPoint> h.messages
     cdef wait_t wait
     visit(p)
     begin_wait(&wait, timeout_ns)
@@ -121,17 +121,19 @@ cdef int recv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, in
         (<PointToPoint> h.messages).leave_free()
         describe(m, &found)
         return 0
-    with gil:
-        return recv_with_gil(<PointToPoint> h.messages, None, &a, src, tag, &found, &wait, m)
+    return recv_with_gil(h, NULL, 0, 0, &a, src, tag, &found, &wait, m)
 
 
-cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int tag, arrival_t *found,
-                       wait_t *wait, shmring_message *m) noexcept:
-    """Receive by a request, which continues the message that has begun, if any; wait for the send, too."""
+cdef int recv_with_gil(comm_t *h, array_t *sent, int dst, int sent_tag, array_t *a, int src, int tag, arrival_t *found,
+                       wait_t *wait, shmring_message *m) noexcept with gil:
+    """Receive by a request, which continues the message that has begun, if any; send ``sent`` first, unless NULL."""
+    cdef PointToPoint p = <PointToPoint> h.messages
+    cdef Request sending = None
     visit(p)
     try:
         try:
-            if sending is not None:
+            if sent != NULL:
+                sending = request_of(p, SEND, dst, sent_tag, sent, None, None)
                 p.begin_send(sending)
             describe_message(m, p.await_message(sending, request_of(p, RECV, src, tag, a, None, None), found, wait))
         finally:
@@ -154,8 +156,7 @@ cdef int sendrecv(shmring_comm *comm, const void *x, int64_t count, int dtype, i
     if code:
         return code
     if not are_apart(&a, &b):
-        with gil:
-            return refuse_overlap(&a, &b)
+        return refuse_overlap(&a, &b)
     code = enter(h)
     if code:
         return code
@@ -166,13 +167,10 @@ cdef int sendrecv(shmring_comm *comm, const void *x, int64_t count, int dtype, i
         (<PointToPoint> h.messages).leave_free()
         describe(m, &found)
         return 0
-    with gil:
-        return recv_with_gil(<PointToPoint> h.messages,
-                             None if is_sent else request_of(<PointToPoint> h.messages, SEND, dst, tag, &a, None, None),
-                             &b, src, out_tag, &found, &wait, m)
+    return recv_with_gil(h, NULL if is_sent else &a, dst, tag, &b, src, out_tag, &found, &wait, m)
 
 
-cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
+cdef int refuse_overlap(array_t *a, array_t *b) noexcept with gil:
     try:
         check_apart(a, b)
     except BaseException as error:
@@ -204,8 +202,7 @@ cdef int isend(shmring_comm *comm, const void *x, int64_t count, int dtype, int 
     if code == 0 and (<PointToPoint> h.messages).send_whole(&a, dst, tag):
         (<PointToPoint> h.messages).leave_free()
     elif code == 0:
-        with gil:
-            code = begin_with_gil(h, SEND, &a, dst, tag, NULL, pending)
+        code = begin_with_gil(h, SEND, &a, dst, tag, NULL, pending)
     return hand_over(pending, code, made)
 
 
@@ -222,8 +219,7 @@ cdef int irecv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, i
         (<PointToPoint> h.messages).leave_free()
         describe(&pending.message, &found)
     elif code == 0:
-        with gil:
-            code = begin_with_gil(h, RECV, &a, src, tag, &found, pending)
+        code = begin_with_gil(h, RECV, &a, src, tag, &found, pending)
     return hand_over(pending, code, made)
 
 
@@ -236,7 +232,7 @@ cdef inline int hand_over(pending_t *pending, int code, shmring_request **made) 
 
 
 cdef int begin_with_gil(comm_t *h, int kind, array_t *a, int peer, int tag, arrival_t *found,
-                        pending_t *pending) noexcept:
+                        pending_t *pending) noexcept with gil:
     cdef PointToPoint p = <PointToPoint> h.messages
     cdef Request r
     visit(p)
@@ -267,11 +263,10 @@ cdef int test(shmring_request **request, int *is_over, shmring_message *m) noexc
     is_over[0] = True
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
-    with gil:
-        return test_with_gil(pending, is_over, m)
+    return test_with_gil(pending, is_over, m)
 
 
-cdef int test_with_gil(pending_t **pending, int *is_over, shmring_message *m) noexcept:
+cdef int test_with_gil(pending_t **pending, int *is_over, shmring_message *m) noexcept with gil:
     try:
         is_over[0] = (<Request> pending[0].request).done()
     except BaseException as error:
@@ -289,11 +284,10 @@ cdef int wait(shmring_request **request, int64_t timeout_ns, shmring_message *m)
         return refuse(b"NULL is no place for a request")
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
-    with gil:
-        return wait_with_gil(pending, limit_ns, m)
+    return wait_with_gil(pending, limit_ns, m)
 
 
-cdef int wait_with_gil(pending_t **pending, int64_t timeout_ns, shmring_message *m) noexcept:
+cdef int wait_with_gil(pending_t **pending, int64_t timeout_ns, shmring_message *m) noexcept with gil:
     try:
         (<Request> pending[0].request).settle(timeout_ns)
     except BaseException as error:
@@ -324,3 +318,14 @@ cdef int finish(pending_t **pending, shmring_message *m) noexcept:
     let_go(h)
     describe_message(m, r.message)
     return fail_with(r.error) if r.error is not None else 0
+
+
+cdef void add_messages(shmring_api *api) noexcept:
+    """Enter the functions of this file in the table."""
+    api.send = send
+    api.recv = recv
+    api.sendrecv = sendrecv
+    api.isend = isend
+    api.irecv = irecv
+    api.test = test
+    api.wait = wait

@@ -17,7 +17,7 @@ from shmring.capi cimport *
 from shmring.capi.handles cimport (Py_IsInitialized, check_handle, check_memory, checked_timeout, comm_t, enter,
                                    fail_with, find_known, hold, is_inherited, last_error, let_go, open_comm, refuse,
                                    refuse_timeout, remember)
-from shmring.capi.messages cimport irecv, isend, recv, send, sendrecv, test, wait
+from shmring.capi.messages cimport add_messages
 from shmring.collective.local cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.call cimport call_t, check_call, open_call, refuse_call
 from shmring.engine.compiled_plan cimport Program
@@ -163,12 +163,11 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
     return refuse_mistake(h, c, code) if code else 0
 
 
-cdef int refuse_mistake(comm_t *h, call_t *c, int mistake) noexcept nogil:
-    with gil:
-        try:
-            refuse_call(mistake, c, h.rank, h.size)
-        except BaseException as error:
-            return fail_with(error)
+cdef int refuse_mistake(comm_t *h, call_t *c, int mistake) noexcept with gil:
+    try:
+        refuse_call(mistake, c, h.rank, h.size)
+    except BaseException as error:
+        return fail_with(error)
     return 0
 
 
@@ -216,37 +215,34 @@ cdef inline bint needs_agreement(comm_t *h, call_t *c, bint is_eager) noexcept n
     return not is_eager or (c.kind == KIND_ALL_REDUCE and c.x.data == c.out.data and (<Sharing> sharing).nresults > 0)
 
 
-cdef int perform_with_gil(comm_t *h, call_t *c) noexcept nogil:
+cdef int perform_with_gil(comm_t *h, call_t *c) noexcept with gil:
     cdef request_t request
-    with gil:
-        try:
-            program = prepare_request(<Engine> h.engine, c, &request)
-            run_request(<Engine> h.engine, program, &request, c.timeout_ns)
-        except BaseException as error:
-            return fail_with(error)
+    try:
+        program = prepare_request(<Engine> h.engine, c, &request)
+        run_request(<Engine> h.engine, program, &request, c.timeout_ns)
+    except BaseException as error:
+        return fail_with(error)
     return 0
 
 
-cdef int plan_with_gil(comm_t *h, call_t *c, PyObject **program) noexcept nogil:
+cdef int plan_with_gil(comm_t *h, call_t *c, PyObject **program) noexcept with gil:
     """The plan of a signature that this handle has not used yet."""
     cdef request_t request
-    with gil:
-        try:
-            found = prepare_request(<Engine> h.engine, c, &request)
-            remember(h, c.signature, found)
-            program[0] = <PyObject *> found      # `remember` holds a reference
-        except BaseException as error:
-            return fail_with(error)
+    try:
+        found = prepare_request(<Engine> h.engine, c, &request)
+        remember(h, c.signature, found)
+        program[0] = <PyObject *> found      # `remember` holds a reference
+    except BaseException as error:
+        return fail_with(error)
     return 0
 
 
-cdef int break_down(comm_t *h) noexcept nogil:
+cdef int break_down(comm_t *h) noexcept with gil:
     """Store the error of the abort record, as every further call does; return its code."""
-    with gil:
-        try:
-            (<Engine> h.engine).break_down()
-        except BaseException as error:
-            return fail_with(error)
+    try:
+        (<Engine> h.engine).break_down()
+    except BaseException as error:
+        return fail_with(error)
     return 0
 
 
@@ -347,13 +343,7 @@ api.collective = collective
 api.plan_make = plan_make
 api.plan_run = plan_run
 api.plan_release = plan_release
-api.send = send
-api.recv = recv
-api.sendrecv = sendrecv
-api.isend = isend
-api.irecv = irecv
-api.test = test
-api.wait = wait
+add_messages(&api)
 
 _C_API = PyCapsule_New(&api, b"shmring.capi._C_API", NULL)
 
