@@ -55,6 +55,7 @@ if "shared_utility_features_disabled" in default_options:
 # -ffp-contract=off: a fused multiply-add rounds once where the baseline kernel rounds twice,
 # so the instruction sets would disagree in the last bit.
 COMPILE_ARGS = ["-std=c11", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused-function"]
+MORE_ARGS = {"shmring/jax/_mpi.pyx": ["-fvisibility=default"]}  # jaxlib looks up its functions by name
 LINK_ARGS = ["-pthread"]
 if SANITIZE:
     COMPILE_ARGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"]
@@ -122,12 +123,13 @@ def extension(path: str) -> Extension:
     """The extension module of one .pyx."""
     sources = [path, *MORE_SOURCES.get(path, [])]
     is_cold = path.split("/")[1] in COLD_ROOMS or path[len("shmring/") : -len(".pyx")] in COLD_FILES
+    cold_args = COLD_ARGS if is_cold and not (DEBUG or SANITIZE or FAULTS) else []
     return Extension(
         path[: -len(".pyx")].replace(os.sep, "."),
         sources,
         include_dirs=[*INCLUDE_DIRS, numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_23_API_VERSION"), ("_GNU_SOURCE", "1")],
-        extra_compile_args=[*COMPILE_ARGS, *(COLD_ARGS if is_cold and not (DEBUG or SANITIZE or FAULTS) else [])],
+        extra_compile_args=[*COMPILE_ARGS, *cold_args, *MORE_ARGS.get(path, [])],
         extra_link_args=LINK_ARGS,
         depends=sorted(set().union(*map(files_behind, sources))),
     )

@@ -151,8 +151,6 @@ enum shmring_mpi_value {
 /* In _mpi.pyx, with the GIL: connects this process; -1 with an exception. */
 int shmring_mpi_start(void);
 
-#pragma GCC visibility push(default)
-
 extern const int mpiabi_version_major, mpiabi_version_minor, mpiabi_version_patch;
 extern const int mpiwrapper_version_major, mpiwrapper_version_minor, mpiwrapper_version_patch;
 const int mpiabi_version_major = 2, mpiabi_version_minor = 10, mpiabi_version_patch = 0;
@@ -165,22 +163,6 @@ void mpiwrapper_export_fortran_constants_(void) { shmring_mpi_is_opened = 1; }
     extern const uintptr_t MPIABI_##name;                                                                              \
     const uintptr_t MPIABI_##name = SHMRING_MPI_##name;
 SHMRING_MPI_CONSTANTS(SHMRING_MPI_CONSTANT)
-
-/* What _mpi.pyx defines; declared here for the visibility, as are all names up to the `pop`. */
-int MPIABI_Finalize(void);
-int MPIABI_Is_thread_main(int *);
-int MPIABI_Comm_rank(uintptr_t, int *);
-int MPIABI_Comm_size(uintptr_t, int *);
-int MPIABI_Comm_split(uintptr_t, int, int, uintptr_t *);
-int MPIABI_Comm_free(uintptr_t *);
-int MPIABI_Error_string(int, char *, int *);
-int MPIABI_Allreduce(const void *, void *, int, uintptr_t, uintptr_t, uintptr_t);
-int MPIABI_Reduce_scatter(const void *, void *, const int *, uintptr_t, uintptr_t, uintptr_t);
-int MPIABI_Allgather(const void *, int, uintptr_t, void *, int, uintptr_t, uintptr_t);
-int MPIABI_Isend(const void *, int, uintptr_t, int, int, uintptr_t, uintptr_t *);
-int MPIABI_Irecv(void *, int, uintptr_t, int, int, uintptr_t, uintptr_t *);
-int MPIABI_Wait(uintptr_t *, void *);
-int MPIABI_Sendrecv(const void *, int, uintptr_t, int, int, void *, int, uintptr_t, int, int, uintptr_t, void *);
 
 static int shmring_mpi_fail(const char *text);
 
@@ -206,8 +188,6 @@ int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
     PyGILState_Release(state); /* XLA ignores the code; an exception that stays set is raised as Init returns */
     return code ? SHMRING_MPI_ERR_OTHER : SHMRING_MPI_SUCCESS;
 }
-
-#pragma GCC visibility pop
 
 /* Operations of all threads. A sum of counts is exact once it no longer changes, which is all that is asked of it. */
 static uint64_t shmring_mpi_nbegun = 0, shmring_mpi_nended = 0;
