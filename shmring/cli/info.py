@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import resource
-import sys
 from typing import Any
 
 import numpy
@@ -79,8 +78,7 @@ def main(args: argparse.Namespace) -> int:
         "removed": removed,
     }
     if args.json:
-        json.dump(facts, sys.stdout, indent=2)
-        print()
+        print(json.dumps(facts, indent=2))
     else:
         print(_for_people(facts, machine.describe(), standing))
     return 0
@@ -90,11 +88,8 @@ def _show_channels(looks: list[ChannelLook], as_json: bool) -> int:
     if as_json:
         ends = [{"producer": x.ring.producer._asdict(), "consumer": x.ring.consumer._asdict()} for x in looks]
         rings = [x.ring._asdict() | end | {"fill": x.ring.fill} for x, end in zip(looks, ends, strict=True)]
-        json.dump(
-            [x._asdict() | {"ring": ring, "waiting": x.waiting} for x, ring in zip(looks, rings, strict=True)],
-            sys.stdout,
-        )
-        print()
+        facts = [x._asdict() | {"ring": ring, "waiting": x.waiting} for x, ring in zip(looks, rings, strict=True)]
+        print(json.dumps(facts))
         return 0
     for x in looks:
         sender, receiver, ring = x.ring.producer, x.ring.consumer, x.ring

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 
 from shmring.placement.topology_file import topology
 from shmring.selftest import Outcome, run_checks
@@ -39,12 +38,8 @@ def main(args: argparse.Namespace) -> int:
                 print(f"{'':10}{'':27} {outcome.remedy}", flush=True)
     failed = [outcome for outcome in outcomes if not outcome.passed]
     if args.json:
-        json.dump(
-            {"version": __version__, "passed": not failed, "checks": [x._asdict() for x in outcomes]},
-            sys.stdout,
-            indent=2,
-        )
-        print()
+        facts = {"version": __version__, "passed": not failed, "checks": [x._asdict() for x in outcomes]}
+        print(json.dumps(facts, indent=2))
     else:
         print(f"\n{len(failed)} of {len(outcomes)} checks failed" if failed else f"\nall {len(outcomes)} checks passed")
         if sum(outcome.seconds for outcome in outcomes) > SLOW_S:

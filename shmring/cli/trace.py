@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 
 from shmring.watch import perfetto, skew
 from shmring.watch.timeline import Timeline, read
@@ -30,8 +29,7 @@ def main(args: argparse.Namespace) -> int:
     timelines, path, count = merge(args.directory, args.output)
     found = skew.summary(timelines)
     if args.json:
-        json.dump(found | {"file": path, "events": count}, sys.stdout, indent=2)
-        print()
+        print(json.dumps(found | {"file": path, "events": count}, indent=2))
     else:
         print(skew.text(found))
         print(merged_text(timelines, path, count))
