@@ -67,33 +67,38 @@ def check_size(size):
         raise ValueError(f"size={size}: a communicator has at most {MAX_RANKS} ranks")
 
 
+def kind_and_root(signature: int):
+    """The `Kind` of a signature, None if it has none, and the root or peer, -1 if it has none."""
+    kind = signature >> 58 & ~BY_COUNTS
+    return KINDS[kind] if kind < len(KINDS) else None, root_of(signature)
+
+
 def explain(signature: int) -> str:
     """The call a signature stands for, e.g. ``all_reduce(sum, float32 x 1024)``."""
-    kind = signature >> 58 & ~BY_COUNTS
+    kind, root = kind_and_root(signature)
     op = signature >> 54 & 15
     dtype = signature >> 50 & 15
-    root = root_of(signature)
     count = signature & MAX_COUNT
-    if kind == 0 or kind >= len(KINDS):
+    if kind is None:
         return "nothing"
-    if kind == KIND_BARRIER:
+    if kind.code == KIND_BARRIER:
         return "barrier()"
-    if kind >= KIND_SEND:
-        parts = [f"{'dst' if kind == KIND_SEND else 'src'}={root}"] if root >= 0 else []
+    if kind.code >= KIND_SEND:
+        parts = [f"{'dst' if kind.code == KIND_SEND else 'src'}={root}"] if root >= 0 else []
         parts += [f"tag={count - 1}"] if count else []
-        return f"{KINDS[kind].name}({', '.join(parts)})"
+        return f"{kind.name}({', '.join(parts)})"
     parts = [OPS[op]] if op < len(OPS) else []
     what = DTYPES[dtype].name if dtype < len(DTYPES) else "bytes"
-    if kind >= KIND_ALL_REDUCE_MANY:
+    if kind.code >= KIND_ALL_REDUCE_MANY:
         layout = signature >> 21 & (1 << 29) - 1
         parts += [f"{what} x {count & (1 << 21) - 1}", f"layout {layout:x}"]
-        return f"{KINDS[kind].name}({', '.join(parts)})"
+        return f"{kind.name}({', '.join(parts)})"
     if not signature >> 58 & BY_COUNTS:
         parts.append(f"{what} x {count}")
-    elif op == NO_OP and KINDS[kind].takes_op:
+    elif op == NO_OP and kind.takes_op:
         parts.append(f"{what}, function and count of digest {count:09x}")
     else:
         parts.append(f"{what}, counts of digest {count:09x}")
     if root >= 0:
         parts.append(f"root={root}")
-    return f"{KINDS[kind].name}({', '.join(parts)})"
+    return f"{kind.name}({', '.join(parts)})"

@@ -13,14 +13,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from shmring.engine.kinds import KINDS
+from shmring.engine.kinds import kind_and_root
 from shmring.watch.skew import whole_calls
-from shmring.watch.timeline import Timeline, kind_of, name_of, together
+from shmring.watch.timeline import Timeline, name_of, together
 
 Event = dict[str, Any]
-
-_FROM_ROOT = {kind.name for kind in KINDS[1:] if kind.inputs == "root"}
-_TO_ROOT = {kind.name for kind in KINDS[1:] if kind.outputs == "root"}
 
 
 def write(timelines: list[Timeline], file: TextIO) -> int:
@@ -101,13 +98,13 @@ Flow = tuple[int, int, int, int]  # from rank, to rank, leaves at, arrives at
 
 def _collective_flows(group: list[Timeline]) -> Iterator[Flow]:
     for call in whole_calls(group):
-        signature = int(call[0]["signature"])
-        kind, root = kind_of(signature), (signature >> 36 & 0x3FFF) - 1
+        kind, root = kind_and_root(int(call[0]["signature"]))
+        has_root = kind is not None and kind.has_root and 0 <= root < len(call)
         ranks = range(len(call))
-        if kind in _TO_ROOT and 0 <= root < len(call):
+        if has_root and kind.outputs == "root":
             yield from ((r, root, int(call[r]["start_ns"]), int(call[root]["end_ns"])) for r in ranks if r != root)
             continue
-        source = root if kind in _FROM_ROOT and 0 <= root < len(call) else int(call["start_ns"].argmax())
+        source = root if has_root else int(call["start_ns"].argmax())
         yield from ((source, r, int(call[source]["start_ns"]), int(call[r]["end_ns"])) for r in ranks if r != source)
 
 
@@ -117,9 +114,9 @@ def _message_flows(group: list[Timeline]) -> Iterator[Flow]:
     for one in group:
         rank = one.facts["rank"]
         for call in one.calls[one.calls["peer"] >= 0]:
-            signature, peer = int(call["signature"]), int(call["peer"])
-            number = int(call["number"])
-            if kind_of(signature) == "send":
+            kind, _ = kind_and_root(int(call["signature"]))
+            peer, number = int(call["peer"]), int(call["number"])
+            if kind is not None and kind.name == "send":
                 sends[rank, peer, number] = int(call["start_ns"])
             else:
                 receives[peer, rank, number] = int(call["end_ns"])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.engine.kinds import KINDS, explain
+from shmring.engine.kinds import explain
 from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
 
 # `record_t` of engine/recording.pxd.
@@ -101,12 +101,6 @@ def _read_one(path: str) -> Timeline:
 def name_of(signature: int) -> str:
     """The call of a record."""
     return explain(int(signature))
-
-
-def kind_of(signature: int) -> str:
-    """Its kind; empty if there is none such."""
-    kind = signature >> 58 & 31  # without BY_COUNTS
-    return KINDS[kind].name if 0 < kind < len(KINDS) else ""
 
 
 def together(timelines: Iterable[Timeline]) -> dict[str, list[Timeline]]:

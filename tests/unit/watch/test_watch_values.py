@@ -9,14 +9,14 @@ import types
 import numpy as np
 import pytest
 
-from shmring.engine.kinds import KINDS
+from shmring.engine.kinds import KINDS, kind_and_root
 from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
 from shmring.observe.account import Standing
 from shmring.watch import find, perfetto, processes, prometheus, report, skew
 from shmring.watch.find import Group, Job, Machine, Member
 from shmring.watch.page import _job, _number, origin_text, page, text
 from shmring.watch.processes import Process
-from shmring.watch.timeline import RECORD, Timeline, kind_of, name_of, read
+from shmring.watch.timeline import RECORD, Timeline, name_of, read
 
 S = 10**9
 
@@ -371,8 +371,8 @@ def test_a_timeline_shorter_than_its_header_has_it_is_refused(tmp_path):
 
 
 def test_every_kind_of_call_has_its_name():
-    assert [kind_of(signature(one.name)) for one in KINDS[1:]] == [one.name for one in KINDS[1:]]
-    assert kind_of(0) == kind_of(len(KINDS) << 58) == ""
+    assert [kind_and_root(signature(one.name))[0] for one in KINDS[1:]] == [*KINDS[1:]]
+    assert kind_and_root(0)[0] is kind_and_root(len(KINDS) << 58)[0] is None
 
 
 # ---- processes ----
