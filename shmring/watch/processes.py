@@ -79,8 +79,7 @@ def _inner_pid(pid: int) -> int:
 
 
 def _command(pid: int) -> str:
-    text = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    text = "".join(c if c.isprintable() else "?" for c in text)
+    text = _printable(" ".join(_words(pid)).strip())
     return text if len(text) <= _COMMAND_LENGTH else text[: _COMMAND_LENGTH - 3] + "..."
 
 
@@ -96,8 +95,12 @@ def program_of(pid: int) -> str:
                 break
             pid = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
             words = _words(pid)
-        return "".join(c if c.isprintable() else "?" for c in _program(words))
+        return _printable(_program(words))
     return ""
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _words(pid: int) -> list[str]:
