@@ -17,6 +17,7 @@ from .competitors import Competitor, RankLayout, is_ours
 from .metrics import size_text, time_text
 from .report import Verdict
 from .runner import Row
+from .tables import line
 
 FILE = Path(__file__).with_name("stored_run.json")
 WHERE = {"mpich": "mpi4py", "openmpi": "mpi4py", "intelmpi": "mpi4py", "gloo": "torch"}
@@ -71,9 +72,9 @@ def beside(rows: Sequence[Row], competitors: Sequence[Competitor]) -> list[str]:
         ]
         if row.op != last:
             lines.append(f"  {row.op}, {row.dtype}, {row.size} processes, microseconds:")
-            lines.append(_line(("bytes", "trip here, there", ours, "there", "fastest other", "there")))
+            lines.append(line(("bytes", "trip here, there", ours, "there", "fastest other", "there"), WIDTHS))
         last = row.op
-        lines.append(_line(cells))
+        lines.append(line(cells, WIDTHS))
     here = machine_name(dataclasses.asdict(discover()))
     head = f"\nHere: {here}. There: {run['machine']}, {run['date']}, stored with shmring {run['shmring']}."
     return [head, *lines] if lines else []
@@ -100,7 +101,3 @@ def left_out(
     elif rows and all(len(row.by_placement()) == 1 for row in rows):
         lines.append("other distances of the processors than this one; --bind 0,2 measures another pair")
     return ["\nNot measured:", *(f"  {line}" for line in lines)] if lines else []
-
-
-def _line(cells: Sequence[str]) -> str:
-    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip()

@@ -45,13 +45,13 @@ class Pipes:
             for peer in self.peers:
                 self.recv(parts[peer], peer)
 
-    def scatter(self, parts: list[np.ndarray], y: np.ndarray, root: int = 0) -> None:
-        if self.rank != root:
-            self.recv(y, root)
-            return
-        for peer in self.peers:
-            self.send(parts[peer], peer)
-        y[...] = parts[root]
+    def scatter(self, parts: list[np.ndarray], y: np.ndarray) -> None:
+        if self.rank:
+            self.recv(y, 0)
+        else:
+            for peer in self.peers:
+                self.send(parts[peer], peer)
+            y[...] = parts[0]
 
     def reduce(self, x: np.ndarray) -> None:
         part = np.empty_like(x)
