@@ -7,6 +7,7 @@ from shmring.engine.rounds cimport engine_t
 
 cdef enum:
     TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
+    BY_RULE = 0                  # of the dimension OUTPUT: `execution_t.usual_stores`
 
 # A communicator's learners, SHMRING_NCHOICES of them, one for each of the calls made last.
 ctypedef struct variants_t:

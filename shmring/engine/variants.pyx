@@ -110,7 +110,7 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
 cdef inline int output_stores(execution_t *x) noexcept nogil:
     """The kind of stores to the output."""
     cdef int value = value_of(x.variant, OUTPUT)
-    if value:
+    if value != BY_RULE:
         return SHMRING_ORDINARY if value == 1 else SHMRING_STREAMING if value == 2 else SHMRING_STRING
     if x.usual_stores == SHMRING_STRING != x.outbox_stores:
         return SHMRING_ORDINARY
