@@ -94,6 +94,8 @@ class ShmringQueue(MessageQueue):
         ring = MemberRing(self._memory, self.local_reader_rank, True)
         if ring.spin_ns and configure().spin_us < 0:  # neither set, nor alone with the writer on one processor
             ring.spin_ns = SPIN_NS
+        # An item wakes the reader; only the death of the writer is found when a sleep ends. `dequeue` looks as often.
+        ring.tick_ns = max(ring.tick_ns, int(_TICK_S * 1e9))
         self._receiver = Receiver(ring, "receiver").take()
         self._is_local_reader = True
         return self

@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -118,6 +119,10 @@ def timeouts(rank, group):
         with pytest.raises(TimeoutError):
             queue.dequeue(timeout=0.5)
         assert "No available shared memory broadcast block found in 0 seconds" in lines[0]
+        sleeps = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        with pytest.raises(TimeoutError):
+            queue.dequeue(timeout=2)
+        assert 0 < resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - sleeps < 40  # one for each 0.1 s; it was 85
     dist.barrier(group)
     if rank == WRITER:
         with pytest.raises(TimeoutError):
