@@ -7,7 +7,6 @@ from shmring.engine.rounds cimport engine_t
 
 cdef enum:
     TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
-    BY_RULE = 0                  # of the dimension OUTPUT: `execution_t.usual_stores`
 
 # A communicator's learners, SHMRING_NCHOICES of them, one for each of the calls made last.
 ctypedef struct variants_t:
@@ -25,6 +24,7 @@ ctypedef struct variants_t:
 
 
 cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil
+cdef int output_stores(execution_t *x, int usual) noexcept nogil
 cdef uint32_t offer_of(variants_t *v, Program program)
 cdef dict stats_of(variants_t *v, Program program, nbytes, int nthreads)
 

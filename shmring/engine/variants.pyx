@@ -100,21 +100,19 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
     x.learner = c
     x.late_ns = 0
     x.outbox_stores = value_of(x.variant, STORES)
-    x.out_stores = output_stores(x)
+    x.out_stores = output_stores(x, x.usual_stores)
     x.program = program.schedules[value_of(x.variant, SCHEDULE) | MOST_SCHEDULES * value_of(x.variant, THREADS)
                                   & 2 * MOST_SCHEDULES - 1]
     if x.program == NULL:         # a peer has written nonsense
         x.program = program
 
 
-cdef inline int output_stores(execution_t *x) noexcept nogil:
-    """The kind of stores to the output."""
+cdef int output_stores(execution_t *x, int usual) noexcept nogil:
+    """The kind of stores to the output; ``usual``: by rule, as `execution_t.usual_stores`."""
     cdef int value = value_of(x.variant, OUTPUT)
-    if value != BY_RULE:
+    if value:
         return SHMRING_ORDINARY if value == 1 else SHMRING_STREAMING if value == 2 else SHMRING_STRING
-    if x.usual_stores == SHMRING_STRING != x.outbox_stores:
-        return SHMRING_ORDINARY
-    return x.usual_stores
+    return SHMRING_ORDINARY if usual == SHMRING_STRING != x.outbox_stores else usual
 
 
 cdef uint32_t offer_of(variants_t *v, Program program):

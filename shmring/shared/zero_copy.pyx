@@ -17,10 +17,10 @@ from libc.string cimport memset
 from shmring._c.atomics cimport full_fence, load_acquire_u32, store_relaxed_u32, store_release_u32
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_ORDINARY
-from shmring.base.learner cimport OUTPUT, PATH, extend_offer, value_of, values_of
+from shmring.base.learner cimport PATH, extend_offer, values_of
 from shmring.engine.eager cimport eager_t, open_eager
 from shmring.engine.kinds cimport KIND, KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, OF_ALL, OF_NO_RANK, OF_ROOT
-from shmring.engine.variants cimport BY_RULE, choose_variant, is_staged
+from shmring.engine.variants cimport choose_variant, is_staged, output_stores
 from shmring.shared.moved cimport MovedArray
 from shmring.shared.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry
 from shmring.sync.abort cimport in_trouble
@@ -265,8 +265,9 @@ cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t tim
         if s.out_image != NULL:
             j.out_base = s.out_image
         j.program = &program.code
-        if in_base == out_base and KIND[j.kind].takes_op and value_of(j.variant, OUTPUT) == BY_RULE:
-            j.out_stores = SHMRING_ORDINARY       # to lines that have just been read, however large the array
+        if j.kind == KIND_ALL_REDUCE and in_base == out_base:
+            # By rule to lines that have just been read, however large the array.
+            j.out_stores = output_stores(j, SHMRING_ORDINARY)
         e.execute_chosen(j, timeout_ns)
     finally:
         if s.is_one_process:
