@@ -100,4 +100,4 @@ def left_out(
         lines.append(f"{layout.size} ranks with a processor each: there are {layout.nprocessors}")
     elif rows and all(len(row.by_placement()) == 1 for row in rows):
         lines.append("other distances of the processors than this one; --bind 0,2 measures another pair")
-    return ["\nNot measured:", *(f"  {line}" for line in lines)] if lines else []
+    return ["\nNot measured:", *(f"  {text}" for text in lines)] if lines else []

@@ -21,8 +21,8 @@ from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.base.hashing cimport mix
 from shmring.base.heap cimport Heap
 from shmring.collective.call cimport Call, dispatch, number_of_callable, prepare, prepare_user_op
-from shmring.engine.call cimport (BAD_DTYPE, OVERLAPPING, UNEVEN, Executor, Prepared, call_t,
-                                  elements_of_x, is_overlapping, open_call, refuse_call, refuse_out, without_arrays)
+from shmring.engine.call cimport (BAD_DTYPE, OVERLAPPING, UNEVEN, Executor, Prepared, call_t, elements_of_x,
+                                  is_overlapping, open_call, refuse_call, refuse_out, without_arrays)
 from shmring.engine.kinds cimport (KIND, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_REDUCE,
                                    has_root, is_receiver, is_sender, shmring_kind)
 from shmring.engine.signature cimport NO_OP, NO_ROOT, pack_digest
