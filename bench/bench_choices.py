@@ -2,11 +2,13 @@
 
 For each row: a collective (or a ping_pong) of one size, private or shared arrays, inputs rewritten before each call.
 One communicator makes its calls as shipped, others have one variant each fixed by settings; all take turns in slices of
-a few milliseconds (20 calls at least). Printed are the median times as shipped and of the best fixed variant, their
-ratio (the median of turns), and that of their first 20 calls and of their first thousand (or what takes 4 seconds),
-which are made in turns of 20. All are medians of three sets of communicators: the memory of each lies elsewhere, so
-calls that are made alike differ. Beside them stands the round trip between two ranks, as a virtual machine's host may
-move its processors. Ranks are bound to processors.
+a few milliseconds (20 calls at least, or what moves 256 MiB). Printed are the median times as shipped and of the best
+fixed variant, their ratio (the median of turns), and that of their first 20 calls and of their first thousand (or what
+takes 4 seconds), which are made in turns of 20. Then calls as shipped go on to a thousand (or 4 seconds), so that
+the first ratio has no first trials in it. All are medians of three sets of communicators: the memory of each lies
+elsewhere, so calls that are made alike differ. The least of many noisy times is too small; so the ratio of a set is
+that to the variant which was the best in the other sets. Beside them stands the round trip between two ranks, as a
+virtual machine's host may move its processors. Ranks are bound to processors.
 
     python bench/bench_choices.py                                        # all rows, an hour
     python bench/bench_choices.py --ranks 2 --calls all_reduce broadcast --sizes 1048576 --shared 0
@@ -34,7 +36,7 @@ STAGED = {
     for name, output in OUTPUTS.items()
 }
 DIRECT = {f"direct, outputs {name}": {"direct": 1} | output for name, output in OUTPUTS.items()}
-SLICE_S = 0.004
+SLICE_S, SLICE_NBYTES, CYCLES = 0.004, 256 << 20, 5
 FIRST, FIRST_SECONDS, SETS = 20, 4.0, 3
 LEAST_STAY = 400  # calls in one place, for a move to count
 COLUMNS = "call", "bytes", "arrays", "shipped us", "best us", "ratio", "first 20", "all", "trip us", "best; in use"
@@ -91,28 +93,38 @@ def row(comm, call, nbytes, is_shared, seconds):
         longest = int(FIRST_SECONDS / (FIRST * 1e-6 * sum(begun[0].values())))
         for _ in range(min(longest, 1000 // FIRST) - 1):
             begun.append({name: turn(comm, loop, FIRST, warmup=0) for name, loop in loops.items()})
-        slice_s = max(SLICE_S, FIRST * 1e-6 * begun[-1]["shipped"])
-        found = compare(comm, runs, seconds=seconds / SETS, cycles=1 << 30, slice_s=slice_s)
+        settling = min(1000, int(FIRST_SECONDS / (1e-6 * begun[-1]["shipped"]))) - FIRST * len(begun)
+        turn(comm, loops["shipped"], max(1, settling))
+        calls = min(FIRST, max(1, SLICE_NBYTES // nbytes))
+        slice_s = max(SLICE_S, calls * 1e-6 * begun[-1]["shipped"])
+        cycle_s = 2 * calls * 1e-6 * sum(begun[-1].values())
+        enough_s = max(seconds / SETS, CYCLES * cycle_s)
+        found = compare(comm, runs, seconds=enough_s, cycles=1 << 30, slice_s=slice_s)
         programs = groups["shipped"].stats()["programs"]
         sets.append((begun, found, programs[-1]["variant"] if programs else {}))
         for group in groups.values():
             group.close()
 
-    def median(of):
-        return statistics.median(of(*one) for one in sets)
-
-    us = {name: median(lambda begun, found, used, name=name: found.median(name)) for name in groups}
-    ratios = {name: median(lambda begun, found, used, name=name: found.ratio("shipped", name)) for name in fixed}
-    best = max(fixed, key=ratios.get)
+    ratios = [{name: found.ratio("shipped", name) for name in fixed} for _, found, _ in sets]
+    best = best_of(ratios)
+    begins = [begun for begun, *_ in sets]
+    trips = [trip for _, found, _ in sets for trip in found.trip_us]
     return {
-        "us": us,
+        "us": {name: statistics.median(found.median(name) for _, found, _ in sets) for name in ("shipped", best)},
         "best": best,
-        "ratio": ratios[best],
-        "first": median(lambda begun, *_: begun[0]["shipped"] / begun[0][best]),
-        "thousand": median(lambda begun, *_: sum(us["shipped"] for us in begun) / sum(us[best] for us in begun)),
+        "ratio": statistics.median(one[best_of(ratios[:i] + ratios[i + 1 :])] for i, one in enumerate(ratios)),
+        "first": statistics.median(begun[0]["shipped"] / begun[0][best] for begun in begins),
+        "thousand": statistics.median(
+            sum(us["shipped"] for us in begun) / sum(us[best] for us in begun) for begun in begins
+        ),
         "variant": sets[-1][2],
-        "trip": median(lambda begun, found, used: statistics.median(found.trip_us)),
+        "trip": statistics.median(trips),
     }
+
+
+def best_of(ratios):
+    """The fixed variant to which the ratios of several sets are the largest."""
+    return max(ratios[0], key=lambda name: statistics.median(one[name] for one in ratios))
 
 
 def print_moves(comm, call, nbytes, seconds):
