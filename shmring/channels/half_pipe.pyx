@@ -117,7 +117,7 @@ cdef class HalfPipe(Queue):
             raise OSError("handle is closed") from error
         if PyBytes_CheckExact(item):
             return item
-        return Dumped(*parts_of(item.content, item.stream_nbytes))
+        return Dumped(*parts_of(item.block))
 
     # ---- leaving ----
 

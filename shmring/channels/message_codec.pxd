@@ -27,10 +27,9 @@ cdef tuple word_and_meta(object kind, tuple shape)
 cdef bint is_array_shape(tuple shape, object itemsize)
 
 cdef object pickle_object(object obj, object channel)
-cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel)
+cdef object unpickle_block(object block, object channel)
 
 cdef tuple decode_meta(frame_t *f, uint64_t nbytes)
-cdef uint64_t pickle_stream_nbytes(frame_t *f) noexcept nogil
 
 
 cdef inline object bytes_of(consumer_t *c, frame_t *f):

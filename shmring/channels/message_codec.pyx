@@ -5,8 +5,7 @@ A message is described by the word of its frame (ring/framing.pxd) and by *metad
     bytes      none
     array      with OTHER_DTYPE: the length of the dtype's description; then, unless it is one-dimensional and its
                dtype has a code: the extents; then the description, padded to words
-    object     the length of the pickle stream; its content is the stream, followed by the out-of-band buffers, as
-               one block (objects/codec.py)
+    object     none; its content is a block (objects/codec.py), which begins with the length of its header
 
 A message longer than one frame is streamed: its total length comes first, in a word of its own, and only the first
 frame has the word of the message; the others are pieces.
@@ -88,7 +87,6 @@ cdef object encode_unusual(object x, message_t *m):
 
 cdef object encode_pickled(object pickled, message_t *m):
     """Fill in ``m`` with the result of `pickle_object`."""
-    cdef uint64_t at = 0, gap
     buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.header, *pickled.buffers)]
     room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))
     begin(m, word_of(OBJECT))
@@ -98,10 +96,9 @@ cdef object encode_pickled(object pickled, message_t *m):
     add_part(m, m.words, WORD_NBYTES)
     m.meta_nbytes = m.load.nbytes
     for buffer in buffers:
-        gap = -at & (alignment - 1)
-        add_part(m, PyBytes_AS_STRING(padding), gap)
+        if buffer is not buffers[0]:           # the header follows its length
+            add_part(m, PyBytes_AS_STRING(padding), -m.load.nbytes & (alignment - 1))
         add_part(m, cnp.PyArray_DATA(buffer), cnp.PyArray_NBYTES(buffer))
-        at += gap + <uint64_t>cnp.PyArray_NBYTES(buffer)
     return buffers, room
 
 
@@ -179,7 +176,7 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
     if kind_of(f.word) == OBJECT:
         if present < WORD_NBYTES or not 0 <= words[0] <= <int64_t>(nbytes - WORD_NBYTES):
             return None
-        return UINT8, (nbytes - WORD_NBYTES,), WORD_NBYTES
+        return UINT8, (nbytes,), 0
     if ndim == 1 and code != OTHER_DTYPE:       # without metadata
         dtype = dtype_with_code(code)
         itemsize = dtype.itemsize
@@ -204,11 +201,6 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
     return dtype, shape, meta_nbytes + padded
 
 
-cdef uint64_t pickle_stream_nbytes(frame_t *f) noexcept nogil:
-    """The length of an object's pickle stream, 0 for another message; `decode_meta` has accepted the frame."""
-    return (<const uint64_t *>f.bytes)[is_long(f.word)] if kind_of(f.word) == OBJECT else 0
-
-
 cdef object dtype_with_code(int code):
     if code >= len(dtypes_by_code):
         raise SegmentError(f"a message in this channel has dtype code {code}, which does not exist")
@@ -226,9 +218,8 @@ cdef object pickle_object(object obj, object channel):
     return dump(obj, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES)
 
 
-cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel):
-    """The object whose stream and buffers are in ``content``, an array of bytes; raises `ObjectError`."""
+cdef object unpickle_block(object block, object channel):
+    """The object in a block, an array of bytes; raises `ObjectError`."""
     if not channel.allow_pickle:
         raise ObjectError(f"an object was received and dropped: allow_pickle is False here for {channel.title}")
-    header, buffers = parts_of(content, stream_nbytes)
-    return load(header, buffers)
+    return load(*parts_of(block))

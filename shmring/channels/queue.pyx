@@ -24,7 +24,7 @@ from shmring._c.atomics cimport (compare_swap_u64, full_fence, load_acquire_u64,
 from shmring._c.faults cimport fault_point
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
-from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
+from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_block
 from shmring.channels.receiver cimport take_bytes
 from shmring.channels.robust cimport TICK_NS, is_locked, lock_release, lock_try, lock_within, take_lock
 from shmring.channels.sender cimport put_bytes
@@ -335,7 +335,7 @@ cdef class Queue:
         self.require_made()
         item = self.get_content(timeout_ns)
         if isinstance(item, PickledContent):
-            return unpickle_content(item.content, item.stream_nbytes, self.memory)
+            return unpickle_block(item.block, self.memory)
         return item
 
     cdef object get_content(self, int64_t timeout_ns):

@@ -18,8 +18,7 @@ cdef enum:                         # results of `look` and `find`
 
 
 cdef class PickledContent:             # a received object, not yet unpickled
-    cdef readonly object content
-    cdef readonly uint64_t stream_nbytes
+    cdef readonly object block         # objects/codec.py
 
 
 cdef class Receiver(RingReceiver):
@@ -28,7 +27,6 @@ cdef class Receiver(RingReceiver):
     cdef uint64_t missing              # bytes that have not come yet
     cdef uint64_t content_nbytes       # all bytes
     cdef uint64_t word                 # the word of its first frame
-    cdef uint64_t stream_nbytes        # of its pickle stream, if it is an object
     cdef object content                # its dtype and shape
     cdef borrowed_t *into              # memory of the caller for the next streamed message, if it gave any
     cdef list kept                     # messages that are complete and were not returned yet; None if there are none
@@ -42,7 +40,7 @@ cdef class Receiver(RingReceiver):
     cdef object next_message(self, int64_t timeout_ns, bint *found)
     cdef tuple meta_of(self, frame_t *f, uint64_t nbytes)
     cdef object make(self, frame_t *f)
-    cdef object made(self, object content, uint64_t stream_nbytes, uint64_t word)
+    cdef object made(self, object content, uint64_t word)
     cdef object take_kept(self)
     cdef object unpickled(self, object content)
     cdef int copy(self, void *to, const frame_t *f, uint64_t skipped) except -1

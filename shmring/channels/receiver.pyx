@@ -16,7 +16,7 @@ from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
 from shmring.base.timeouts cimport checked_count, timeout_to_ns
 from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, LONGEST_COPY_NS, QUIET_MAX, bytes_of, decode_meta,
-                                             pickle_stream_nbytes, unpickle_content)
+                                             unpickle_block)
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive, wake_peer
 from shmring.ring.end cimport require_lease
 from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_out, frame_t, is_long, kind_of,
@@ -35,7 +35,7 @@ CALLERS_MEMORY = object()      # the target of a stream that goes straight into 
 
 @cython.final
 cdef class PickledContent:
-    """A received object, not yet unpickled: see `unpickle_content` in channels/message_codec.pyx."""
+    """A received object, not yet unpickled: see `unpickle_block` in channels/message_codec.pyx."""
 
 
 @cython.final
@@ -143,7 +143,7 @@ cdef class Receiver(RingReceiver):
             return content
         pickled = content
         try:
-            return unpickle_content(pickled.content, pickled.stream_nbytes, self.channel)
+            return unpickle_block(pickled.block, self.channel)
         except Exception:
             raise
         except BaseException:              # KeyboardInterrupt: it was not received, and the next call begins again
@@ -164,7 +164,7 @@ cdef class Receiver(RingReceiver):
 
     cdef object make(self, frame_t *f):
         """The message of a frame, which is released."""
-        cdef uint64_t skipped, stream_nbytes
+        cdef uint64_t skipped
         cdef void *to
         if kind_of(f.word) == BYTES:
             message = PyBytes_FromStringAndSize(NULL, f.nbytes)
@@ -177,17 +177,16 @@ cdef class Receiver(RingReceiver):
                 raise
             message = np.empty(shape, dtype)
             to = cnp.PyArray_DATA(message)
-        stream_nbytes = pickle_stream_nbytes(f)
         self.copy(to, f, skipped)
         leave_message(self, f)
-        return self.made(message, stream_nbytes, f.word)
+        return self.made(message, f.word)
 
-    cdef object made(self, object content, uint64_t stream_nbytes, uint64_t word):
+    cdef object made(self, object content, uint64_t word):
         cdef PickledContent pickled
         if kind_of(word) != OBJECT:
             return content
         pickled = PickledContent.__new__(PickledContent)
-        pickled.content, pickled.stream_nbytes = content, stream_nbytes
+        pickled.block = content
         return pickled
 
     cdef int copy(self, void *to, const frame_t *f, uint64_t skipped) except -1:
@@ -225,7 +224,6 @@ cdef class Receiver(RingReceiver):
         here = f.nbytes - WORD_NBYTES - skipped
         if here > nbytes - skipped:
             raise self.corrupt()
-        self.stream_nbytes = pickle_stream_nbytes(f)
         self.word, self.content, self.content_nbytes = f.word, (shape, dtype), nbytes - skipped
         if self.into == NULL or kind_of(f.word) == OBJECT:
             self.allocate()
@@ -313,7 +311,7 @@ cdef class Receiver(RingReceiver):
         if self.missing:
             return False
         count_message(self)
-        self.kept = [self.made(target, self.stream_nbytes, self.word)]
+        self.kept = [self.made(target, self.word)]
         return True
 
     # ---- receiving ----

@@ -33,8 +33,7 @@ from shmring.base.arguments import checked_rank
 from shmring.base.unraisable import report_unraisable
 from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
 from shmring.nodes.wire import SHORT_NBYTES, Channel, WireError
-from shmring.objects.codec import (BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, block_of, dump, load, parts_of,
-                                   require_pickle)
+from shmring.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, block_of, dump, load, parts_of, require_pickle
 
 cnp.import_array()
 
@@ -149,7 +148,7 @@ cdef class NodesMessages(Messages):
         self.check_peer(dst, False)
         check_tag(tag, False)
         dumped = dump(obj, self.group.rank, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES)
-        content = np.concatenate([np.array([len(dumped.header), 0]).view(np.uint8), block_of(dumped)])
+        content = block_of(dumped)
         self.enter()
         try:
             r = self.post_send(None, content, content, OBJECT_STREAM, dst, tag)
@@ -169,7 +168,7 @@ cdef class NodesMessages(Messages):
             found = self.turn.run(self.take_object, message)
         data = np.empty(found.message.nbytes, np.uint8)
         self.receive_content(found, data)
-        header, buffers = parts_of(data[BUFFER_ALIGNMENT:], int(data[:8].view(np.int64)[0]), found.message.source)
+        header, buffers = parts_of(data, found.message.source)
         return load(header, buffers, found.message.source)
 
     # ---- requests ----

@@ -3,8 +3,8 @@
 `dump` pickles an object; large buffers in it (usually the elements of arrays) stay *out of band*: they are sent from
 where they lie and received where the object keeps them. The *header* is the pickle stream followed by the sizes of the
 out-of-band buffers, so its receiver can allocate memory for them (`empty_buffers`) before they come. `load` makes the
-object of both. A transport that moves an object as one block puts the buffers after the header, each on a multiple of
-`BUFFER_ALIGNMENT`; `parts_of` finds them there.
+object of both. A transport that moves an object as one *block* sends the length of the header, the header, and the
+buffers, each on a multiple of `BUFFER_ALIGNMENT` from the beginning of the block; `parts_of` finds them there.
 
 Tensors of torch are sent as arrays are (objects/tensors.pyx).
 """
@@ -28,7 +28,7 @@ OUT_OF_BAND_NBYTES = 64 << 10
 # Likewise in a block, where a buffer by itself costs a microsecond.
 OUT_OF_BAND_OF_BLOCK_NBYTES = 4 << 10
 
-BUFFER_ALIGNMENT = 16  # of the out-of-band buffers in a block, from its beginning on
+BUFFER_ALIGNMENT = 64  # of the out-of-band buffers in a block, from its beginning on: a cache line
 
 _SIZE = struct.Struct("<Q")
 
@@ -122,19 +122,24 @@ def empty_buffers(header, rank: int = -1) -> list[np.ndarray]:
 
 
 def block_of(dumped: Dumped) -> np.ndarray:
-    """The header and the out-of-band buffers as one block of bytes, a copy."""
-    parts: list[bytes | memoryview] = []
-    nbytes = 0
-    for part in (dumped.header, *dumped.buffers):
+    """An object as one block of bytes, a copy."""
+    parts: list[bytes | memoryview] = [_SIZE.pack(dumped.header.nbytes), dumped.header]
+    nbytes = _SIZE.size + dumped.header.nbytes
+    for part in dumped.buffers:
         gap = -nbytes % BUFFER_ALIGNMENT
         parts += [bytes(gap), part]
         nbytes += gap + part.nbytes
     return np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
 
 
-def parts_of(block: np.ndarray, header_nbytes: int, rank: int = -1) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The header and the out-of-band buffers of an object that came as one block of bytes, in which they lie."""
-    header, buffers, at = block[:header_nbytes], [], header_nbytes
+def parts_of(block: np.ndarray, rank: int = -1) -> tuple[memoryview, list[np.ndarray]]:
+    """The header and the out-of-band buffers of an object that came as one block of bytes, in which they lie.
+
+    `ObjectError` if the block is malformed.
+    """
+    view = memoryview(block.data)
+    at = _SIZE.size + int.from_bytes(view[: _SIZE.size], "little")
+    header, buffers = view[_SIZE.size : at], []
     for nbytes in buffer_sizes(header, rank):
         at = -(-at // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
         buffers.append(block[at : at + nbytes])

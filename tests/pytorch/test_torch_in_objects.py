@@ -68,7 +68,7 @@ def over_queue(obj):
 
 def over_block(obj):
     dumped = dump(obj)
-    return load(*parts_of(block_of(dumped), len(dumped.header)))
+    return load(*parts_of(block_of(dumped)))
 
 
 def random_of(dtype, shape):

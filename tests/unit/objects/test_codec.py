@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shmring.errors import ObjectError
-from shmring.objects.codec import OUT_OF_BAND_NBYTES, buffer_sizes, dump, empty_buffers, load
+from shmring.objects.codec import OUT_OF_BAND_NBYTES, block_of, buffer_sizes, dump, empty_buffers, load, parts_of
 
 
 def send(dumped):
@@ -109,6 +109,23 @@ def test_a_malformed_header_is_an_object_error(header):
         buffer_sizes(header)
     with pytest.raises(ObjectError, match="rank 2 sent a malformed object"):
         empty_buffers(header, 2)
+
+
+def test_the_buffers_of_a_block_lie_on_its_cache_lines():
+    sent = {"a": np.arange(1001, dtype="u1"), "b": [np.arange(999.0)], "c": "small"}
+    block = block_of(dump(sent, out_of_band_nbytes=500))
+    header, buffers = parts_of(block)
+    found = load(header, buffers)
+    assert [(x.ctypes.data - block.ctypes.data) % 64 for x in (found["a"], found["b"][0])] == [0, 0]
+    assert (found["a"] == sent["a"]).all()
+    assert (found["b"][0] == sent["b"][0]).all()
+    assert found["c"] == "small"
+
+
+@pytest.mark.parametrize("block", [b"", b"1234567", bytes(8), b"\xff" * 8, b"\xff" * 100, bytes(15) + b"\x40"])
+def test_a_malformed_block_is_an_object_error(block):
+    with pytest.raises(ObjectError, match="rank 2 sent a malformed object"):
+        parts_of(np.frombuffer(bytearray(block), np.uint8), 2)
 
 
 def test_a_dumped_object_that_is_collected_in_a_cycle_reports_nothing(monkeypatch):
