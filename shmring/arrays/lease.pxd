@@ -30,9 +30,12 @@ cdef class Lease:
     cdef Span span                 # None once over
     cdef readonly object dtype
     cdef readonly tuple shape
+    cdef object load               # makes an object of the bytes; None: they are an array
 
     cdef Span live(self)
+    cdef int hold_object(self, object load) except -1
     cdef int end(self) except -1
+    cdef object view(self)
 
 
 cdef Lease make_lease(object owner, char *address, object dtype, tuple shape, bint is_readonly)

@@ -20,6 +20,8 @@ from shmring.sync.turn cimport FREE_THREADED
 
 cnp.import_array()
 
+OBJECT, UINT8 = np.dtype(object), np.dtype(np.uint8)
+
 cdef extern from "numpy/arrayobject.h":
     PyTypeObject PyArray_Type
     object PyArray_NewFromDescr(PyTypeObject *cls, cnp.dtype descr, int nd, cnp.npy_intp *dims, cnp.npy_intp *strides,
@@ -125,13 +127,15 @@ cdef class Lease:
     """Memory of a channel, leased until it is committed, aborted or released.
 
     It behaves as an array of that memory: ``lease[...] = x``, ``lease["field"]``, ``np.add(x, y, out=lease.array)``,
-    ``memoryview(lease)``. Arrays and views taken from it must be gone before it ends: otherwise the call that
-    would end it raises ``BufferError`` and changes nothing; delete them (``del a``) and call again. Once it is over,
-    every use of the lease raises ``ValueError``. So no array ever refers to memory that has been reused.
+    ``memoryview(lease)``. A message that is a Python object is its `object` instead. Arrays and views taken from it
+    must be gone before it ends: otherwise the call that would end it raises ``BufferError`` and changes nothing; delete
+    them (``del a``) and call again. Once it is over, every use of the lease raises ``ValueError``. So no array ever
+    refers to memory that has been reused.
 
     Attributes
     ----------
     dtype : numpy.dtype
+        That of Python objects if the message is an object.
     shape : tuple of int
     """
 
@@ -140,19 +144,34 @@ cdef class Lease:
             raise ValueError("this lease is over: its memory was committed, aborted or released")
         return self.span
 
+    cdef int hold_object(self, object load) except -1:
+        """After `make_lease`: the bytes are those of an object, which ``load`` makes of an array of them."""
+        self.load, self.dtype, self.shape = load, OBJECT, ()
+        return 0
+
     @cython.critical_section
     cdef int end(self) except -1:
         cdef int exports = count_export(self.live(), 0)
         if exports:
             raise BufferError(f"{exports} arrays or views of this lease are alive: delete them and call again")
-        self.span = None
+        self.span = self.load = None
         return 0
 
-    @property
     @cython.critical_section
+    cdef object view(self):
+        """The leased memory as an array; that of an object as one of bytes."""
+        cdef Span span = self.live()
+        if self.load is None:
+            return array_over(span, self.dtype, self.shape)
+        return array_over(span, UINT8, (span.nbytes,))
+
+    @property
     def array(self):
         """The leased memory, read-only if it was peeked. The lease cannot end while this array is alive."""
-        return array_over(self.live(), self.dtype, self.shape)
+        view = self.view()
+        if self.load is not None:
+            raise TypeError("this lease holds an object, which is no array: use lease.object")
+        return view
 
     @property
     @cython.critical_section
@@ -189,6 +208,17 @@ cdef class Lease:
         if self.span is None:
             return "<shmring.Lease, over>"
         return f"<shmring.Lease of {self.dtype} {self.shape}{', read-only' if self.span.is_readonly else ''}>"
+
+    @property
+    def object(self):
+        """The message as an object: `array`, if it is none; else it is unpickled, anew at each use.
+
+        Its arrays and tensors of 4 KiB or more lie in the leased memory, and the lease cannot end while one of them is
+        alive. The arrays are read-only; tensors cannot be, but must not be written either. Smaller ones, and everything
+        else, are copies. Raises `ObjectError` if the object cannot be unpickled here; `Receiver.release` drops it then.
+        """
+        load = self.load
+        return self.array if load is None else load(self.view())
 
 
 cdef Lease make_lease(object owner, char *address, object dtype, tuple shape, bint is_readonly):

@@ -16,6 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t
 
 from math import prod
+from traceback import clear_frames
 
 import numpy as np
 
@@ -221,5 +222,17 @@ cdef object pickle_object(object obj, object channel):
 cdef object unpickle_block(object block, object channel):
     """The object in a block, an array of bytes; raises `ObjectError`."""
     if not channel.allow_pickle:
-        raise ObjectError(f"an object was received and dropped: allow_pickle is False here for {channel.title}")
+        raise ObjectError(f"an object was received and not unpickled: allow_pickle is False here for {channel.title}")
     return load(*parts_of(block))
+
+
+def unpickle_leased(channel, block):
+    """As `unpickle_block`. The frames of an error keep no views of the block, so that its lease can end."""
+    try:
+        return unpickle_block(block, channel)
+    except BaseException as error:
+        cause = error
+        while cause is not None:
+            clear_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
+        raise

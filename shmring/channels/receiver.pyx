@@ -8,6 +8,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.string cimport memcpy
 
 import queue
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from shmring.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels import aio
+from shmring.channels.message_codec import unpickle_leased
 from shmring.errors import EndOfStreamError, MessageTooLongError, PeerLostError, SegmentError
 
 cnp.import_array()
@@ -509,30 +511,35 @@ cdef class Receiver(RingReceiver):
         Returns
         -------
         Lease
-            Behaves as a read-only array; bytes as one of uint8. It ends with `release`; arrays and views taken from it
-            must be gone by then. A message that came in pieces is assembled in private memory first.
+            Behaves as a read-only array; bytes as one of uint8. If the message is an object, its ``object`` has arrays
+            and tensors that lie in the lease. It ends with `release`; arrays and views taken from it must be gone by
+            then. A message that came in pieces is assembled in private memory first: the lease is the same otherwise.
 
         Raises
         ------
         TypeError
-            The message is an object, which stays receivable.
+            The message is an object that an interrupted `recv_many` has unpickled; it stays receivable.
         queue.Empty, EndOfStreamError, PeerLostError, SegmentError
             As in `recv`.
         """
         cdef frame_t f
         cdef int found
+        cdef bint is_object
         self.require_idle()
         found = self.find(&f, timeout_to_ns(timeout))
         if found == NOTHING:
             raise queue.Empty
         if found == FRAME:
-            self.require_no_object(&f)
             dtype, shape, skipped = self.meta_of(&f, f.nbytes)
             self.frame = f
             self.lease = make_lease(self.memory, <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
+            is_object = kind_of(f.word) == OBJECT
         else:
-            array = self.kept_array()
+            is_object = type(self.kept[0]) is PickledContent
+            array = (<PickledContent>self.kept[0]).block if is_object else self.kept_array()
             self.lease = make_lease(array, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
+        if is_object:
+            self.lease.hold_object(partial(unpickle_leased, self.channel))
         return self.lease
 
     @cython.critical_section

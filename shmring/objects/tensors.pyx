@@ -134,11 +134,15 @@ cdef bint is_dense(tuple shape, tuple strides):
 
 def rebuild_tensor(buffer, dtype, tuple shape, strides, int flags):
     """The tensor with these elements; it keeps their memory."""
+    cdef uintptr_t address
     import torch       # what was sent contains a dtype of torch, which has imported it
 
     if buffer is None:
         x = torch.empty(shape, dtype=dtype)
     else:
+        if memoryview(buffer).readonly:        # an array over a lease: torch has no read-only tensors, and warns
+            address = buffer.ctypes.data
+            buffer = make_span(buffer, <char *>address, buffer.nbytes, False)
         x = torch.frombuffer(buffer, dtype=dtype)
         if strides:
             x = x.as_strided(shape, strides)

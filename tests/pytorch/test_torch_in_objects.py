@@ -9,6 +9,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 from support.on_ranks import on_ranks
+from support.threads import beside
 
 import shmring
 from shmring.errors import ObjectError
@@ -115,6 +116,45 @@ def test_every_kind_of_dense_tensor_arrives(name):
     found = over_queue({"a": [(x, 1)], "again": x})
     assert_same(found["a"][0][0], x)
     assert found["again"] is found["a"][0][0]
+
+
+LENT = {
+    **{str(dtype): lambda dtype=dtype: random_of(dtype, (4, 33, 33)) for dtype in DTYPES},
+    "transposed": lambda: torch.randn(40, 50).t(),
+    "conjugated": lambda: torch.randn(40, 50, dtype=torch.complex64).conj(),
+    "parameter": lambda: torch.nn.Parameter(torch.randn(40, 50)),
+}
+
+
+@pytest.mark.filterwarnings("error")  # torch warns of read-only memory
+@pytest.mark.parametrize("name", LENT)
+def test_tensors_of_a_lease_lie_in_the_ring_and_keep_it(name):
+    x = LENT[name]()
+    sender, receiver = shmring.channel(1 << 20)
+    memory = np.frombuffer(memoryview(receiver.channel.mapping), np.uint8)
+    sender.send_object({"a": [x], "n": np.arange(1000)})
+    found = receiver.peek(0).object
+    tensor = found["a"][0]
+    assert_same(tensor, x)
+    assert 0 <= tensor.data_ptr() - memory.ctypes.data < memory.nbytes
+    assert tensor.data_ptr() % 64 == 0
+    part = tensor.detach()[1:]
+    del found, tensor
+    with pytest.raises(BufferError, match="alive"):
+        receiver.release()
+    del part
+    receiver.release()
+    assert receiver.try_recv() is None
+
+
+def test_a_tensor_that_came_in_pieces_is_leased_from_private_memory():
+    x = torch.arange(100_000)
+    sender, receiver = shmring.channel(1 << 16)
+    with beside(sender.send_object, [x]):
+        (found,) = receiver.peek().object
+    assert_same(found, x)
+    del found
+    receiver.release()
 
 
 def test_containers_keep_their_tensors():

@@ -309,9 +309,8 @@ def test_what_does_not_fit_or_is_an_object_stays_receivable():
         receiver.recv_into(b"readonly-")
     assert receiver.recv() == b"123456789"
     sender.send_object(1)
-    for call in (lambda: receiver.recv_into(bytearray(100)), receiver.peek):
-        with pytest.raises(TypeError, match="object"):
-            call()
+    with pytest.raises(TypeError, match="object"):
+        receiver.recv_into(bytearray(100))
     assert receiver.recv() == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shmring
-from shmring import SegmentError
+from shmring import ObjectError, Receiver, SegmentError
 from shmring.arrays import dtype_codec
 from shmring.channels.robust import format_queue
 from shmring.ring import spsc
@@ -84,9 +84,22 @@ def test_a_message_that_cannot_be_is_refused(words, call):
 
 
 def test_an_object_whose_stream_is_longer_than_it_is_refused():
-    receiver = receiver_of(frame(OBJECT, struct.pack("<q", 64) + bytes(8)))
-    with pytest.raises(SegmentError):
+    for call in (Receiver.recv, Receiver.peek):
+        with pytest.raises(SegmentError):
+            call(receiver_of(frame(OBJECT, struct.pack("<q", 64) + bytes(8))), 0)
+
+
+@pytest.mark.parametrize("header", [b"", b"1234567", b"\xff" * 8, struct.pack("<QQ", HUGE, 1)], ids=len)
+def test_a_malformed_object_is_refused(header):
+    words = frame(OBJECT, struct.pack("<q", len(header)) + header)
+    receiver = receiver_of(words)
+    with pytest.raises(ObjectError):
         receiver.recv(0)
+    receiver = receiver_of(words)
+    lease = receiver.peek(0)
+    with pytest.raises(ObjectError):
+        _ = lease.object
+    receiver.release()
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

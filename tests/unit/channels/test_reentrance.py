@@ -320,10 +320,44 @@ def test_an_interrupted_recv_loses_nothing(failures):
         with pytest.raises(KeyboardInterrupt):
             receiver.recv()
     with pytest.raises(TypeError, match="object"):
-        receiver.peek()
-    with pytest.raises(TypeError, match="object"):
         receiver.recv_into(bytearray(8))
     assert receiver.recv() == "made"
+
+
+def test_an_object_that_was_interrupted_is_leased(failures):
+    sender, receiver = shmring.channel()
+    sender.send_object("first")
+    sender.send_object(Unpickled())
+    failures += [KeyboardInterrupt(), KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        receiver.recv_many()
+    with pytest.raises(TypeError, match="object"):
+        receiver.peek()  # it is unpickled already
+    assert receiver.recv() == "first"
+    lease = receiver.peek()
+    with pytest.raises(KeyboardInterrupt):
+        _ = lease.object
+    assert lease.object == "made"
+    receiver.release()
+    assert receiver.try_recv() is None
+
+
+def test_a_lease_does_not_end_while_its_object_is_unpickled(monkeypatch):
+    sender, receiver = shmring.channel()
+    sender.send_object(Unpickled())
+    lease = receiver.peek()
+
+    def end():
+        for call in (receiver.release, receiver.close):
+            with pytest.raises(BufferError, match="alive"):
+                call()
+        with pytest.raises(ValueError, match="still open"):
+            receiver.recv(0)
+        return "ended nothing"
+
+    monkeypatch.setattr(Unpickled, "make", staticmethod(end))
+    assert lease.object == "ended nothing"
+    receiver.release()
 
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError, pickle.UnpicklingError])
