@@ -112,8 +112,11 @@ def buffer_sizes(header, rank: int = -1) -> tuple[int, ...]:
         (count,) = _SIZE.unpack_from(view, view.nbytes - _SIZE.size)
         return struct.unpack_from(f"<{count}Q", view, view.nbytes - (count + 1) * _SIZE.size)
     except struct.error as error:
-        sender = "the sender" if rank < 0 else f"rank {rank}"
-        raise ObjectError(f"{sender} sent a malformed object", rank) from error
+        raise _malformed(rank) from error
+
+
+def _malformed(rank: int) -> ObjectError:
+    return ObjectError(f"{'the sender' if rank < 0 else f'rank {rank}'} sent a malformed object", rank)
 
 
 def empty_buffers(header, rank: int = -1) -> list[np.ndarray]:
@@ -137,8 +140,12 @@ def parts_of(block: np.ndarray, rank: int = -1) -> tuple[memoryview, list[np.nda
 
     `ObjectError` if the block is malformed.
     """
-    view = memoryview(block.data)
-    at = _SIZE.size + int.from_bytes(view[: _SIZE.size], "little")
+    view = block.data
+    try:
+        (header_nbytes,) = _SIZE.unpack_from(view)
+    except struct.error as error:
+        raise _malformed(rank) from error
+    at = _SIZE.size + header_nbytes
     header, buffers = view[_SIZE.size : at], []
     for nbytes in buffer_sizes(header, rank):
         at = -(-at // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
