@@ -13,7 +13,8 @@ import struct
 import traceback
 from typing import NamedTuple
 
-from shmring.errors import AbortedError, PeerLostError, RankFailedError
+from shmring.communicator import Communicator
+from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
 from shmring.launch.cloudpickling import dumps
 
 _HEADER = struct.Struct("=qqqq")  # kind, status, number of bytes of the text and of the pickle
@@ -130,7 +131,15 @@ def error_of(report: Report, rank: int) -> BaseException:
     return error
 
 
-def in_short(error: BaseException) -> str:
+def leave_after(error: BaseException, comm: Communicator, rank: int) -> None:
+    """Close the communicator of a rank on which ``fn`` raised; the other ranks get the reason."""
+    with contextlib.suppress(Exception):
+        if not isinstance(error, BrokenError):
+            comm.abort(f"rank {rank} failed with {_in_short(error)}")
+        comm.close()
+
+
+def _in_short(error: BaseException) -> str:
     """The type and the text of an exception."""
     try:
         return f"{type(error).__name__}: {error}"

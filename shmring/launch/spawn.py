@@ -21,7 +21,7 @@ from typing import Any
 from shmring.base.lifecycle import in_child
 from shmring.bootstrap.environment import rank_variables
 from shmring.engine.kinds import check_size
-from shmring.errors import BrokenError, PeerLostError, RankFailedError
+from shmring.errors import PeerLostError, RankFailedError
 from shmring.launch.cloudpickling import check_portable
 from shmring.launch.init import init as init_communicator
 from shmring.launch.numerical_threads import thread_share, thread_share_text
@@ -31,7 +31,7 @@ from shmring.launch.report import (
     Report,
     ReportReader,
     error_of,
-    in_short,
+    leave_after,
     report_of_failure,
     report_of_result,
     result_of,
@@ -338,9 +338,6 @@ def _child(outbox: Connection, parent_pid: int | None, arguments: SpawnArguments
         # Report first: the parent then reads this failure before the others can fail in consequence.
         report_of_failure(error).send(outbox.fileno())
         if comm is not None:
-            with contextlib.suppress(Exception):
-                if not isinstance(error, BrokenError):
-                    comm.abort(f"rank {rank} failed with {in_short(error)}")
-                comm.close()
+            leave_after(error, comm, rank)
         raise SystemExit(1) from None
     report.send(outbox.fileno())

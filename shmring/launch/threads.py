@@ -19,7 +19,7 @@ from shmring.config import configure
 from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
 from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import LONGEST_WAIT_S
-from shmring.launch.report import in_short
+from shmring.launch.report import leave_after
 from shmring.launch.supervisor import Rank, Supervisor
 from shmring.memory.sweep import sweep
 from shmring.sync.turn import IS_FREE_THREADED
@@ -135,15 +135,7 @@ class _Rank(Rank):
         except BaseException as error:  # of any kind: `failure` raises it
             self._error = error
             self.fail(self.is_ended_here or isinstance(error, (AbortedError, PeerLostError)))
-            self._leave(error)
+            if self._comm is not None:
+                leave_after(error, self._comm, self.number)
         self.running = False
         ended.put(None)
-
-    def _leave(self, error: BaseException) -> None:
-        """Leave the communicator after a failure; the other ranks get the reason."""
-        if self._comm is None:
-            return
-        with contextlib.suppress(Exception):
-            if not isinstance(error, BrokenError):
-                self._comm.abort(f"rank {self.number} failed with {in_short(error)}")
-            self._comm.close()
