@@ -136,23 +136,31 @@ cdef class MpiTransfers(Transfers):
 
     cdef int wait(self, work_t *work, int peer, int64_t deadline_ns) except -1:
         cdef Pending pending
-        cdef int _i
         if not work.is_pending:
             return 0
         if work.is_python:
             return Transfers.wait(self, work, peer, deadline_ns)
-        if self.test(work, peer, FIRST_TESTS):
-            return 0
-        with nogil:
-            for _i in range(NYIELDS):
-                sched_yield()
-                if self.test(work, peer, NTESTS):
-                    break
-        if work.is_pending:
-            pending = Pending.__new__(Pending)
-            pending.transfers, pending.work, pending.peer = self, work, peer
+        pending = self.spin(work, peer, FIRST_TESTS, NYIELDS, NTESTS)
+        if pending is not None:
             self.wire.await_success(pending.test, peer, left_s(deadline_ns, GRACE_S))
         return 0
+
+    cdef Pending spin(self, work_t *work, int peer, int first_tests, int nyields, int ntests):
+        """Test so many times, then ``ntests`` times after each of ``nyields`` yields; None if it is done."""
+        cdef Pending pending
+        cdef int _i
+        if self.test(work, peer, first_tests):
+            return None
+        with nogil:
+            for _i in range(nyields):
+                sched_yield()
+                if self.test(work, peer, ntests):
+                    break
+        if not work.is_pending:
+            return None
+        pending = Pending.__new__(Pending)
+        pending.transfers, pending.work, pending.peer = self, work, peer
+        return pending
 
     cdef bint test(self, work_t *work, int peer, int times) except -1 nogil:
         """Whether it is done, after so many tests."""
@@ -182,7 +190,7 @@ cdef class MpiTransfers(Transfers):
 
 
 cdef class Pending:
-    """A message that takes longer."""
+    """A message or collective that takes longer."""
     cdef MpiTransfers transfers
     cdef work_t *work
     cdef int peer
@@ -274,24 +282,10 @@ cdef class MpiCollective(Collective):
 
     cdef int wait(self, int64_t deadline_ns) except -1:
         cdef MpiTransfers t = self.transfers
-        cdef int _i
-        if t.test(self.work, t.rank, NTESTS):
-            return 0
-        with nogil:
-            for _i in range(NCOLLECTIVE_YIELDS):
-                sched_yield()
-                if t.test(self.work, t.rank, 1):
-                    break
-        if self.work.is_pending:
-            t.wire.await_collective(self.is_done, t.history.number, left_s(deadline_ns, GRACE_S))
+        cdef Pending pending = t.spin(self.work, t.rank, NTESTS, NCOLLECTIVE_YIELDS, 1)
+        if pending is not None:
+            t.wire.await_collective(pending.test, t.history.number, left_s(deadline_ns, GRACE_S))
         return 0
-
-    def is_done(self):
-        """Whether the collective that was begun last is over on this rank."""
-        cdef bint is_done
-        with nogil:
-            is_done = self.transfers.test(self.work, self.transfers.rank, NTESTS)
-        return is_done
 
 
 cdef MpiCollective collective_of(MpiTransfers transfers, const form_t *form):
