@@ -41,7 +41,7 @@ cdef class Matching:
     cdef bint match_and_finish(self) except -1
     cdef bint match_next(self, int peer, shmring_cell *cell) except -1
     cdef int begin(self, int peer, Message message, object receiver, void *target) except -1
-    cdef int move(self, int peer, bint inwards) except -1
+    cdef int dequeue(self, Request r) except -1
     cdef int finish(self, Request r, Message message) except -1
     cdef void record(self, Request r) noexcept
     cdef void fail(self, Request r, object error)

@@ -93,7 +93,8 @@ cdef class Matching:
         o.nqueued += 1
         if o.nqueued == 1:
             start_message(&self.queues, r.peer, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
-            self.move(r.peer, False)
+            with nogil:
+                push(&self.queues, r.peer)
         return 0
 
     cdef int continue_receive(self, Request r, Message message) except -1:
@@ -183,23 +184,19 @@ cdef class Matching:
         """Finish what is complete, start what is next. Whether there was anything to do."""
         cdef int k, j
         cdef bint did = False
-        cdef list queue
         cdef shmring_cell *cell
         cdef Request r
         cdef Unexpected unexpected
         for k in range(self.size):
             j = (self.next_source + k) % self.size
             while self.queues.send[j].nqueued and not self.queues.send[j].is_busy:
-                queue = self.outgoing[j]
-                r = queue.pop(0)
-                self.queues.send[j].nqueued -= 1
-                self.nunderway -= 1
+                r = self.outgoing[j][0]
                 self.finish(r, None)
+                self.dequeue(r)
                 did = True
-                if queue:
-                    r = queue[0]
-                    start_message(&self.queues, j, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
-                    self.move(j, False)
+                if self.queues.send[j].is_busy:
+                    with nogil:
+                        push(&self.queues, j)
             while True:
                 receiver = self.incoming[j]
                 if receiver is not None:
@@ -255,14 +252,23 @@ cdef class Matching:
         self.nunderway += 1
         take_message(&self.queues, peer, message.nbytes, target)
         message.number = self.queues.recv[peer].number
-        return self.move(peer, True)
-
-    cdef int move(self, int peer, bint inwards) except -1:
         with nogil:
-            if inwards:
-                pull(&self.queues, peer)
-            else:
-                push(&self.queues, peer)
+            pull(&self.queues, peer)
+        return 0
+
+    cdef int dequeue(self, Request r) except -1:
+        """Remove a queued send. If it was the first, start the next message, of which nothing is pushed yet."""
+        cdef list queue = self.outgoing[r.peer]
+        cdef send_queue_t *o = &self.queues.send[r.peer]
+        cdef bint is_first = queue[0] is r
+        queue.remove(r)
+        o.nqueued -= 1
+        self.nunderway -= 1
+        if is_first:
+            o.is_busy = False
+            if queue:
+                r = queue[0]
+                start_message(&self.queues, r.peer, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
         return 0
 
     cdef int finish(self, Request r, Message message) except -1:
@@ -304,24 +310,11 @@ cdef class Matching:
     cdef bint withdraw(self, Request r) except -1:
         """Withdraw a request; False if it is partly sent. A partly received message becomes unexpected."""
         cdef Unexpected unexpected
-        cdef list queue
         cdef recv_queue_t *i
-        cdef send_queue_t *o
-        cdef Request first
         if r.kind == SEND:
-            queue = self.outgoing[r.peer]
-            o = &self.queues.send[r.peer]
-            if queue[0] is r and o.done > 0:
+            if self.outgoing[r.peer][0] is r and self.queues.send[r.peer].done > 0:
                 return False
-            is_first = queue[0] is r
-            queue.remove(r)
-            o.nqueued -= 1
-            self.nunderway -= 1
-            if is_first:
-                o.is_busy = False
-                if queue:
-                    first = queue[0]
-                    start_message(&self.queues, r.peer, first.a.data, first.a.nbytes, first.tag, first.a.dtype)
+            self.dequeue(r)
             return True
         if r in self.posted:
             self.unpost(r)
