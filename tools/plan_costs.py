@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from shmring.plan.choose import BUILDERS, ROOTED, build_plan, schedules
-from shmring.plan.cost import Cost, cost, dependent_syncs, total
+from shmring.plan.cost import Cost, cost, dependent_syncs
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from shmring.plan.steps import Plan
@@ -18,6 +18,11 @@ SHARE_LIMITS = Limits(slot_nbytes=65536)
 
 SIZES = (2, 4, 8, 64, 1024)
 VECTORS = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"})
+
+
+def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:
+    """The cost of all ranks together."""
+    return Cost(*map(sum, zip(*(cost(p, in_place=in_place, domains=domains) for p in plans), strict=True)))
 
 
 def choose(

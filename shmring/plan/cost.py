@@ -5,7 +5,7 @@ A *touch* is one byte loaded or stored once. Slots and buffers count alike; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .steps import ALL, IN, OUT, SLOT, Affine, Await, AwaitRelease, Claim, Copy, Operand, Plan, Publish, Reduce, Release
@@ -66,11 +66,6 @@ def cost(plan: Plan, *, in_place: bool = False, domains: Sequence[int] | None = 
             elif isinstance(s, Publish):
                 publishes += loop.times
     return Cost(reads, writes, staged, crossed, awaits, claims, publishes)
-
-
-def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:
-    """The cost of all ranks together."""
-    return Cost(*map(sum, zip(*(cost(p, in_place=in_place, domains=domains) for p in plans), strict=True)))
 
 
 def dependent_syncs(plans: Sequence[Plan]) -> int:

@@ -5,13 +5,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_costs import choose
+from plan_costs import choose, total
 from support.plans.reference import CollectiveCall, verify
 from support.plans.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
 from shmring.plan import hierarchical
 from shmring.plan.choose import ROOTED
-from shmring.plan.cost import Cost, cost, total
+from shmring.plan.cost import Cost, cost
 from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from, hierarchical_limit
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import LINE, Costs, Limits

@@ -1,12 +1,12 @@
 """What plans cost, counted from their steps, against the bounds."""
 
 import pytest
-from plan_costs import FORMULAS, VECTORS, Example
+from plan_costs import FORMULAS, VECTORS, Example, total
 from support.plans.cases import ALL_BUILDERS, planner, small
 from support.plans.reference import CollectiveCall
 
 from shmring.plan.choose import BUILDERS
-from shmring.plan.cost import cost, dependent_syncs, total
+from shmring.plan.cost import cost, dependent_syncs
 from shmring.plan.limits import Limits
 from shmring.plan.steps import Copy, Reduce
 
