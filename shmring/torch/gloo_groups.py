@@ -53,10 +53,6 @@ class MixedGroup(GlooGroup):
     def _get_backend(self, device: torch.device):
         return self if _is_cpu(device) else self._others._get_backend(device)
 
-    def supports_tensor_alloc(self, device) -> bool:
-        """Whether `allocate_tensor` makes tensors on this device; those of other devices come from their backends."""
-        return _is_cpu(device)
-
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long calls wait for live peers, on all devices."""
         super().set_timeout(timeout)

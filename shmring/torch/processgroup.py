@@ -169,28 +169,22 @@ class ProcessGroup(dist.ProcessGroup):
             return work
         timeout = opts.timeout
         timeout_s = timeout.total_seconds() if timeout > NO_TIME else self._timeout_s
-        if opts.asyncOp:
-            return self._perform_later(
-                name, _DeferredCall(function, self._comm, timeout_s, *arguments), results, timeout_s
-            )
+        is_async = opts.asyncOp
+        if is_async and not self._is_in_callback():
+            call = _DeferredCall(function, self._comm, timeout_s, *arguments)
+            call.label = name
+            return self._record(PendingWork(submit(self._comm.engine, call), results, timeout_s))
         try:
             function(self._comm, timeout_s, *arguments)
         except ShmringError as error:
             raise torch_form(error, timeout_s) from error
-        return FINISHED
+        return DoneWork(results) if is_async else FINISHED
 
-    def _perform_later(self, name: str, call: _DeferredCall, results: Tensors, timeout_s: float | None) -> dist.Work:
-        engine = self._comm.engine
-        if engine.progress is not None and engine.progress.is_own_thread():
-            # A callback of an earlier call submits this one. It may wait by a future, which would block the only thread
-            # that could make the call, so it is made at once.
-            try:
-                call()
-            except ShmringError as error:
-                raise torch_form(error, timeout_s) from error
-            return DoneWork(results)
-        call.label = name
-        return self._record(PendingWork(submit(engine, call), results, timeout_s))
+    def _is_in_callback(self) -> bool:
+        """Whether a callback of an earlier call makes this one. It may wait by a future, which would block the only
+        thread that could make the call, so the call is made at once."""
+        progress = self._comm.engine.progress
+        return progress is not None and progress.is_own_thread()
 
     def _record(self, work: dist.Work) -> dist.Work:
         if self._coalesced is not None:

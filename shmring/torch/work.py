@@ -128,13 +128,9 @@ class PendingWork(dist.Work):
         if self._future is None:
             over: torch.futures.Future = torch.futures.Future()
             # Waiters in C++ get an error only if it is raised in a callback of a future.
-            self._future = over.then(self._outcome)
+            self._future = over.then(lambda _: self.result())
             self._when_over(lambda: over.set_result(None))
         return self._future
-
-    def _outcome(self, _) -> list[torch.Tensor]:
-        self.wait()
-        return self._results
 
     def _when_over(self, call: Callable[[], None]) -> None:
         self._under_way.add_done_callback(lambda _: call())
