@@ -17,7 +17,6 @@ from shmring.plan.thread_shares import cut, split_limit, waking
 SHARE_LIMITS = Limits(slot_nbytes=65536)
 
 SIZES = (2, 4, 8, 64, 1024)
-VECTORS = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"})
 
 
 def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:

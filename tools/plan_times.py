@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
-from shmring.plan.limits import DEFAULT_LIMITS, Limits
-from shmring.plan.steps import ALL, SLOT, Await, AwaitRelease, Claim, Copy, Operand, Plan, Publish, Reduce, Release
+from shmring.plan.limits import DEFAULT_LIMITS
+from shmring.plan.steps import ALL, SLOT, Await, AwaitRelease, Claim, Copy, Plan, Publish, Reduce, Release
 
 # One direction of a link: (level, 2 * domain for bytes that leave the domain, 2 * domain + 1 for bytes that enter it).
 LinkDirection = tuple[int, int]
@@ -85,16 +85,16 @@ class Transfer(NamedTuple):
     link_nbytes: dict[LinkDirection, float]
 
 
-def predict(plans: Sequence[Plan], machine: MachineModel, limits: Limits = DEFAULT_LIMITS) -> float:
+def predict(plans: Sequence[Plan], machine: MachineModel) -> float:
     """Seconds from the moment at which all ranks make the call until the last one has its result."""
-    return _Run(plans, machine, limits).seconds()
+    return _Run(plans, machine).seconds()
 
 
 class _Run:
     """Each rank is a generator that yields a `Transfer` to perform, or a (counter, rank, value) to wait for."""
 
-    def __init__(self, plans: Sequence[Plan], machine: MachineModel, limits: Limits) -> None:
-        self.plans, self.machine, self.limits = plans, machine, limits
+    def __init__(self, plans: Sequence[Plan], machine: MachineModel) -> None:
+        self.plans, self.machine = plans, machine
         self.size = len(plans)
         # The values each rank stored in its PUBLISHED and CONSUMED counters, and when; ascending.
         self.stored: tuple[list[list[tuple[int, float]]], ...] = (
@@ -222,7 +222,8 @@ class _Run:
             else:
                 which = PUBLISHED if isinstance(step, Await) else CONSUMED
                 ranks = others if isinstance(step, (Claim, AwaitRelease)) or step.ranks is ALL else step.ranks
-                yield from self.load(which, rank, ranks, value - (self.limits.nslots if isinstance(step, Claim) else 0))
+                before = DEFAULT_LIMITS.nslots if isinstance(step, Claim) else 0
+                yield from self.load(which, rank, ranks, value - before)
         if not work.is_empty:
             yield work.take()
         self.store(PUBLISHED, rank, plan.rounds)
@@ -271,10 +272,7 @@ class _Tally:
             self.seconds += nbytes / pace
             for level in range(crossed):
                 numbers = machine.levels[level]
-                for direction in (
-                    (level, 2 * numbers[source.rank]),
-                    (level, 2 * numbers[self.rank] + 1),
-                ):  # out of, into
+                for direction in ((level, 2 * numbers[source.rank]), (level, 2 * numbers[self.rank] + 1)):
                     self.link_nbytes[direction] = self.link_nbytes.get(direction, 0) + nbytes
 
 
@@ -283,24 +281,20 @@ def _is_void(plan: Plan, step: Copy) -> bool:
     dst, src = step.dst, step.src
     if SLOT in (dst.space, src.space) or plan.in_place is None:
         return False
-    return _at(dst) == _at(src) + plan.in_place
-
-
-def _at(operand: Operand) -> int:
-    return operand.offset.start
+    return dst.offset.start == src.offset.start + plan.in_place
 
 
 # ---- machine models: round numbers of the order given by vendors and papers, not measured by this project ----
 
 
-def two_sockets(size: int = 64) -> MachineModel:
+def two_sockets(size: int) -> MachineModel:
     """Two packages, each with one last-level cache shared by all its cores."""
     return MachineModel((tuple(2 * r // size for r in range(size)),), (LinkModel(5e10, 1.0e10, 1.4e-7),))
 
 
-def two_sockets_of_caches(size: int = 64, caches: int = 4) -> MachineModel:
-    """Two packages of ``caches`` last-level caches each, every one shared by a cluster of cores."""
-    levels = (tuple(2 * caches * r // size for r in range(size)), tuple(2 * r // size for r in range(size)))
+def two_sockets_of_caches(size: int) -> MachineModel:
+    """Two packages of four last-level caches each, every one shared by a cluster of cores."""
+    levels = (tuple(8 * r // size for r in range(size)), tuple(2 * r // size for r in range(size)))
     return MachineModel(levels, (LinkModel(5e10, 1.4e10, 1.1e-7), LinkModel(5e10, 1.0e10, 2.0e-7)))
 
 

@@ -24,6 +24,7 @@ from .progress import show
 
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
+NSHOWN = 6  # digits
 NTURNS, NCALLS = 25, 10  # of the exchange alone: turns of each way, and the calls in one
 _SHADES = " .:-=+*#%@"
 
@@ -151,14 +152,14 @@ def _show_epoch(nepochs: int, epoch: int, loss: float, found: float) -> None:
         print(f"{text} {results}", flush=True)
 
 
-def _print_digits(parameters: np.ndarray, count: int = 6) -> None:
+def _print_digits(parameters: np.ndarray) -> None:
     """Show the first test images and the predictions of the network."""
     digits = _training.load_digits()
-    chosen = np.unique(digits.test_labels, return_index=True)[1][:count]  # the first 0, the first 1, ...
+    chosen = np.unique(digits.test_labels, return_index=True)[1][:NSHOWN]  # the first 0, the first 1, ...
     images, labels = digits.test_images[chosen], digits.test_labels[chosen]
     print("\nSome test digits, and the predictions of the network:\n")
     for row in range(8):
-        shades = (images.reshape(count, 8, 8)[:, row] * (len(_SHADES) - 1)).astype(int)
+        shades = (images.reshape(NSHOWN, 8, 8)[:, row] * (len(_SHADES) - 1)).astype(int)
         print("   " + "  ".join("".join(_SHADES[shade] * 2 for shade in line) for line in shades).rstrip())
     pairs = zip(_training.recognise(parameters, images), labels, strict=True)
     predictions = (f"{guess}" if guess == label else f"{guess} (is {label})" for guess, label in pairs)

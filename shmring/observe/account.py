@@ -117,9 +117,9 @@ def duration(nanoseconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
 
 
-def account(looks: Looks, now_ns: int | None = None) -> str:
+def account(looks: Looks) -> str:
     """The standings of all ranks, and the ranks that keep others waiting; equal ranks share a line."""
-    now_ns = time.monotonic_ns() if now_ns is None else now_ns
+    now_ns = time.monotonic_ns()
     found = standings(looks)
     shared: dict[str, list[int]] = {}
     for rank, standing in enumerate(found):

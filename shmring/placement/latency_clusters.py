@@ -36,12 +36,12 @@ def stages(size: int) -> int:
     return size - 1 if size % 2 == 0 else size
 
 
-def domains_by_times(times: Sequence[Sequence[float]], far: float = FAR_NS, step: float = STEP) -> tuple[Level, ...]:
+def domains_by_times(times: Sequence[Sequence[float]]) -> tuple[Level, ...]:
     """Domains, finest level first, as in `shmring.placement.locality.Domains.levels`.
 
     ``times``: the latency from each rank to each other. Of the two values of a pair the smaller counts, since
-    disturbances only lengthen it. Latencies across a border are at least ``far``, and at least ``step`` times as long
-    as any that joins ranks of one domain.
+    disturbances only lengthen it. Latencies across a border are at least `FAR_NS`, and at least `STEP` times as long as
+    any that joins ranks of one domain.
 
     Single linkage: ranks are joined in the order of their latencies, nearest first; a border is where the joining
     latency jumps. One pair with a wrong long latency does no harm if both of its ranks have another near rank.
@@ -54,7 +54,7 @@ def domains_by_times(times: Sequence[Sequence[float]], far: float = FAR_NS, step
     for time, a, b in pairs:
         if number[a] == number[b]:
             continue
-        if joined_at and time >= far and time >= step * joined_at:
+        if joined_at and time >= FAR_NS and time >= STEP * joined_at:
             levels.append(_renumbered(number))
         joined_at = max(joined_at, time)
         gone = number[a]
