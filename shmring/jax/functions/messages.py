@@ -10,11 +10,9 @@ import jax
 from shmring.base.arguments import checked_rank
 from shmring.jax.functions.binding import Comm, as_array, bind
 from shmring.jax.functions.handler import Registered, registered
-from shmring.jax.functions.operations import ANY
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
 MOST_TAG = 2**31 - 2  # the one above is that of `permute`
-assert ANY_SOURCE == ANY_TAG == ANY
 
 
 class Status(NamedTuple):
@@ -87,15 +85,7 @@ def recv(like, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = Fals
 
 
 def sendrecv(
-    x,
-    dst: int,
-    src: int,
-    *,
-    tag: int = 0,
-    out_tag: int = 0,
-    status: bool = False,
-    comm: Comm = None,
-    token=None,
+    x, dst: int, src: int, *, tag: int = 0, out_tag: int = 0, status: bool = False, comm: Comm = None, token=None
 ):
     """Send ``x`` to a rank and receive an array like it, from the same rank or another one.
 
@@ -153,7 +143,7 @@ def barrier(*, comm: Comm = None, token=None):
 
 
 def _source(src, entry: Registered) -> int:
-    return ANY if operator.index(src) == ANY_SOURCE else checked_rank(src, entry.comm.size, "src")
+    return ANY_SOURCE if operator.index(src) == ANY_SOURCE else checked_rank(src, entry.comm.size, "src")
 
 
 def _tag(tag, any_is_allowed: bool = False) -> int:

@@ -31,12 +31,12 @@ from jax.interpreters import ad, batching
 from shmring.dtypes import OP_CODES
 from shmring.engine.kinds import COLLECTIVES
 from shmring.jax.functions.handler import Registered, capsule, name_of
+from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
 TARGET = "shmring"
 TOKEN = core.ShapedArray((1,), np.dtype(np.uint8))
 STATUS = core.ShapedArray((2,), np.dtype(np.int32))
 LINEAR_OPS = ("sum", "avg")
-ANY = -1  # source or tag of a receive
 NO_PEER = -2
 BY_NAME = -1  # instead of the number of a communicator
 
@@ -78,14 +78,9 @@ def call(name: str, x, comm: Registered, **parameters) -> Any:
     return PRIMITIVES[name].bind(x, comm=comm, ordered=True, **parameters)[0]
 
 
-def _same(name: str, *kept: str) -> Callable:
-    """A transpose that is the call of another operation with some of the parameters."""
-    return lambda ct, comm, **given: call(name, ct, comm, **{key: given[key] for key in kept})
-
-
-def _sum(name: str, *kept: str) -> Callable:
-    """A transpose that is the call of a reduction, by sum, with some of the parameters."""
-    return lambda ct, comm, **given: call(name, ct, comm, op="sum", **{key: given[key] for key in kept})
+def _call_of(name: str, *kept: str, **more: str) -> Callable:
+    """A transpose that is the call of another operation with some of the parameters, and ``more``."""
+    return lambda ct, comm, **given: call(name, ct, comm, **more, **{key: given[key] for key in kept})
 
 
 def _permute_back(ct, comm, pairs):
@@ -93,7 +88,7 @@ def _permute_back(ct, comm, pairs):
 
 
 def _send_back(ct, comm, dst, src, tag, out_tag):
-    if src == ANY or out_tag == ANY:
+    if src == ANY_SOURCE or out_tag == ANY_TAG:
         raise ValueError("sendrecv from any source or with any tag has no transpose: name the source and the tag")
     return call("sendrecv", ct, comm, dst=src, src=dst, tag=out_tag, out_tag=tag)
 
@@ -116,15 +111,15 @@ def _collective(name: str, **rules) -> Operation:
 
 # Kinds: engine/kinds.h, and handler.pyx from 101 on. Exported graphs contain them, so none may change.
 TABLE = (
-    _collective("all_reduce", transpose=_same("copy_to_all")),
-    Operation("copy_to_all", transpose=_sum("all_reduce")),
-    _collective("reduce", transpose=_same("broadcast", "root")),
-    _collective("broadcast", transpose=_sum("reduce", "root")),
-    _collective("all_gather", transpose=_sum("reduce_scatter")),
-    _collective("reduce_scatter", transpose=_same("all_gather")),
-    _collective("gather", transpose=_same("scatter", "root")),
-    _collective("scatter", transpose=_same("gather", "root")),
-    _collective("all_to_all", transpose=_same("all_to_all")),
+    _collective("all_reduce", transpose=_call_of("copy_to_all")),
+    Operation("copy_to_all", transpose=_call_of("all_reduce", op="sum")),
+    _collective("reduce", transpose=_call_of("broadcast", "root")),
+    _collective("broadcast", transpose=_call_of("reduce", "root", op="sum")),
+    _collective("all_gather", transpose=_call_of("reduce_scatter", op="sum")),
+    _collective("reduce_scatter", transpose=_call_of("all_gather")),
+    _collective("gather", transpose=_call_of("scatter", "root")),
+    _collective("scatter", transpose=_call_of("gather", "root")),
+    _collective("all_to_all", transpose=_call_of("all_to_all")),
     _collective("scan", transpose=_scan_back("scan"), nterms=lambda comm: comm.rank + 1),
     _collective("exscan", transpose=_scan_back("exscan"), nterms=lambda comm: max(comm.rank, 1)),
     _collective("barrier", x=False, out=False),
