@@ -24,13 +24,13 @@ from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.nodes.transfers cimport ACK, CREDIT, LEAVING, MESSAGE, NFIELDS, Mailbox, bytes_at, left_s
 from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, PROBE, RECV, SEND, Message, Messages, Request, begin_wait,
-                                   can_hold, check_apart, check_tag, is_for, message_of, misfit, request_of, wait_t)
-from shmring.sync.backoff cimport deadline_of, is_past_deadline, now_ns
+                                   can_hold, check_apart, check_tag, is_for, is_late, message_of, misfit, request_of,
+                                   run_callbacks, wait_t)
+from shmring.sync.backoff cimport now_ns
 from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.sync.turn cimport Turn
 
 from shmring.base.arguments import checked_rank
-from shmring.base.unraisable import report_unraisable
 from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
 from shmring.nodes.wire import SHORT_NBYTES, Channel, WireError
 from shmring.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, block_of, dump, load, parts_of, require_pickle
@@ -51,13 +51,6 @@ cdef class Arrived:
     cdef Message message
     cdef uint64_t number
     cdef object content            # None if the sender still has it
-
-
-cdef bint is_late(wait_t *wait) noexcept:
-    """The deadline counts from the first look, as in a wait in shared memory."""
-    if wait.patience.deadline_ns == 0:
-        wait.patience.deadline_ns = deadline_of(wait.patience.timeout_ns)
-    return is_past_deadline(&wait.patience)
 
 
 cdef class NodesMessages(Messages):
@@ -245,14 +238,8 @@ cdef class NodesMessages(Messages):
 
     cdef void leave(self) noexcept:
         """Run the callbacks of requests that are over."""
-        cdef Request r
         while self.finished:
-            r = self.finished.pop(0)
-            for callback in r.callbacks:
-                try:
-                    callback(r)
-                except BaseException as raised:
-                    report_unraisable(raised, callback)
+            run_callbacks([self.finished.pop(0)])
 
     cdef bint await_all(self, list requests, wait_t *wait) except -1:
         cdef Request r

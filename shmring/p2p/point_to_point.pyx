@@ -30,13 +30,12 @@ from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, 
 from shmring.p2p.progress cimport Progress, awaited, give_message_turn, take_message_turn
 from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Messages, Request,
                                    begin_wait, can_hold, check_apart, check_tag, is_for, known_code, message_of,
-                                   request_of, wait_t)
+                                   request_of, run_callbacks, wait_t)
 from shmring.sync.backoff cimport FRESH, deadline_of, left_until, patience_t
 from shmring.sync.group cimport READY, UNREADY
 from shmring.sync.long_waits cimport is_note_due, notes_t
 from shmring.sync.turn cimport PyThreadState, drop_gil, give_shared_turn, retake_gil, take_shared_turn
 
-from shmring.base.unraisable import report_unraisable
 from shmring.errors import MessageError, MessageTimeoutError, ObjectError
 from shmring.kernel.reduce import STORES
 from shmring.objects.codec import buffer_sizes, dump, load, require_pickle
@@ -482,15 +481,3 @@ cdef inline Message message_begun(arrival_t *begun):
     if begun == NULL or begun.source == ANY:
         return None
     return message_of(begun.source, begun.tag, begun.nbytes, begun.code)
-
-
-cdef void run_callbacks(list finished) noexcept:
-    """Without the turn. No caller can catch what a callback raises, so it is reported as unraisable."""
-    cdef Request r
-    for r in finished:
-        callbacks, r.callbacks = r.callbacks, None
-        for callback in callbacks:
-            try:
-                callback(r)
-            except BaseException as error:
-                report_unraisable(error, callback)

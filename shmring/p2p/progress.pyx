@@ -21,9 +21,9 @@ from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.pair_queue cimport (LONGEST_RUN_NS, has_news, pair_queues_t, pump, sleep_until_news, spin,
                                      wake_self)
-from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request, wait_t
+from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request, is_late, wait_t
 from shmring.sync.abort cimport is_reported, report_late, report_trouble
-from shmring.sync.backoff cimport deadline_of, is_past_deadline, left_until, now_ns, patience_t
+from shmring.sync.backoff cimport left_until, now_ns
 from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY, group_t
 from shmring.sync.liveness cimport DEAD, liveness_state
 
@@ -114,7 +114,7 @@ cdef class Progress:
 
     cdef int before_sleep(self, wait_t *wait, uint64_t what) noexcept nogil:
         """UNREADY: sleep now; other ranks see ``what`` this rank awaits. LATE; or TROUBLE, if no message can come."""
-        if is_late(&wait.patience):
+        if is_late(wait):
             return LATE
         if report_lost_peers(&self.matching.queues, False):
             return TROUBLE
@@ -240,14 +240,6 @@ cdef class Progress:
             self.engine.break_down()
         self.engine.abort(f"{raised} in the middle of a message")
         return 0
-
-
-cdef bint is_late(patience_t *patience) noexcept nogil:
-    if patience.timeout_ns < 0:
-        return False
-    if patience.deadline_ns == 0:      # nothing has been awaited yet: messages came one after the other
-        patience.deadline_ns = deadline_of(patience.timeout_ns)
-    return is_past_deadline(patience)
 
 
 cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
 from shmring.base.future cimport Future
-from shmring.sync.backoff cimport be_patient, patience_t
+from shmring.sync.backoff cimport be_patient, deadline_of, is_past_deadline, patience_t
 
 cdef enum:
     ANY = -1                     # source or tag
@@ -35,6 +35,13 @@ ctypedef struct wait_t:
 cdef inline void begin_wait(wait_t *wait, int64_t timeout_ns) noexcept nogil:
     be_patient(&wait.patience, timeout_ns)
     wait.began_ns = 0
+
+
+cdef inline bint is_late(wait_t *wait) noexcept nogil:
+    """The deadline counts from the first look: nothing has been awaited while messages came one after the other."""
+    if wait.patience.deadline_ns == 0:
+        wait.patience.deadline_ns = deadline_of(wait.patience.timeout_ns)
+    return is_past_deadline(&wait.patience)
 
 
 # The sends, receives and probes of one rank: what `Communicator.messages` is. Timeouts: < 0: no limit.
@@ -86,6 +93,7 @@ cdef Message message_of(int source, int tag, uint64_t nbytes, int code)
 cdef Unexpected unexpected_of(Message message)
 cdef Request request_of(Messages owner, int kind, int peer, int tag, array_t *a, object x, object keeper)
 cdef Request done_request(Messages owner, int kind)      # one that has nothing to send or receive
+cdef void run_callbacks(list finished) noexcept
 cdef object misfit(str name, array_t *a, Message message)
 cdef int check_tag(int tag, bint any_is_allowed) except -1
 cdef int check_apart(array_t *x, array_t *out) except -1

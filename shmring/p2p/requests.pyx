@@ -9,6 +9,7 @@ from shmring.base.future cimport Future
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays.array_view cimport array_t
 
+from shmring.base.unraisable import report_unraisable
 from shmring.dtypes import DTYPE_CODES, DTYPES
 from shmring.errors import BrokenError, ClosedError, MessageTimeoutError, MessageTooLongError
 
@@ -231,6 +232,18 @@ cdef Request request_of(Messages owner, int kind, int peer, int tag, array_t *a,
     r.array = x
     r.keeper = keeper
     return r
+
+
+cdef void run_callbacks(list finished) noexcept:
+    """Without the turn. No caller can catch what a callback raises, so it is reported as unraisable."""
+    cdef Request r
+    for r in finished:
+        callbacks, r.callbacks = r.callbacks, None
+        for callback in callbacks:
+            try:
+                callback(r)
+            except BaseException as error:
+                report_unraisable(error, callback)
 
 
 cdef Request done_request(Messages owner, int kind):
