@@ -221,7 +221,7 @@ class NodesGroup:
         """In a forked child: do not touch the group again; a thread of the parent may have had the turn."""
         self.is_inherited = self.executor.is_stopped = True
         self.executor.turn.renew()
-        self.messages.renew()
+        self.messages.turn.renew()
 
     def _leave(self) -> None:
         self.is_closed = self.executor.is_stopped = True

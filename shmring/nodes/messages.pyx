@@ -62,7 +62,7 @@ cdef class NodesMessages(Messages):
     wire : Wire
     """
     cdef object group, wire
-    cdef Turn turn
+    cdef readonly Turn turn
     cdef bint is_listening
     cdef list posted, arrived, finished
     cdef dict mailboxes, lost
@@ -458,7 +458,3 @@ cdef class NodesMessages(Messages):
                 if box.is_read:             # else the envelope might never be received
                     box.post(LEAVING)
                     box.flush(left_s(deadline_ns, 0.0))
-
-    def renew(self):
-        """In a forked child: a thread of the parent may have had the turn."""
-        self.turn.renew()

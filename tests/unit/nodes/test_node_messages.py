@@ -242,7 +242,7 @@ def test_a_call_that_waits_raises_once_another_thread_has_closed_the_communicato
 def test_a_request_that_a_forked_child_inherited_raises(ranks, monkeypatch):
     request = ranks[0].irecv(np.zeros(1), 1, 0)
     monkeypatch.setattr(Group, "is_inherited", True)
-    ranks[0].renew()
+    ranks[0].turn.renew()
     with pytest.raises(ClosedError):
         request.wait(60)
 
