@@ -9,8 +9,6 @@ from torch.distributed import DistBackendError
 
 from shmring.errors import CollectiveTimeoutError, MessageTimeoutError, ShmringError
 
-TIMEOUTS = (CollectiveTimeoutError, MessageTimeoutError)
-
 # The last errors, without their tracebacks, which would keep the arrays of frames alive.
 _raised: deque[Exception] = deque(maxlen=32)
 
@@ -23,7 +21,7 @@ def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
     if isinstance(error, DistBackendError):
         return error
     message, *rest = _made_of(error)
-    if isinstance(error, TIMEOUTS):
+    if isinstance(error, (CollectiveTimeoutError, MessageTimeoutError)):
         after = "" if timeout_s is None else f" after {timeout_s * 1000:.0f} ms"
         message = f"shmring: Timed out{after or ' '}: {message}"
     kind = _both(type(error))
