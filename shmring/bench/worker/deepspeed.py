@@ -57,11 +57,8 @@ def build(source: str) -> str:
 
     folder = Path(source)
     sources = [str(folder / "cpu/comm" / name) for name in ("shm_interface.cpp", "shm.cpp")]
+    paths = [str(folder / "cpu/includes")]
     module = cpp_extension.load(
-        NAME,
-        sources,
-        extra_cflags=FLAGS,
-        extra_ldflags=["-fopenmp"],
-        extra_include_paths=[str(folder / "cpu/includes")],
+        NAME, sources, extra_cflags=FLAGS, extra_ldflags=["-fopenmp"], extra_include_paths=paths
     )
     return module.__file__

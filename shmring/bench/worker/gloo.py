@@ -37,11 +37,8 @@ class Backend(Base):
     def statement(self, problem) -> str:
         statement = super().statement(problem)
         x, y = (as_tensor(array, problem.number.name) for array in (problem.x, problem.y))
-        self.names.update(x=x, y=y)
-        if problem.op == "gather":
-            self.names["parts"] = list(y.chunk(self.size))
-        if problem.op == "scatter":
-            self.names["parts"] = list(x.chunk(self.size))
+        whole = x if problem.op == "scatter" else y
+        self.names.update(x=x, y=y, parts=list(whole.chunk(self.size)))
         return statement
 
     def close(self) -> None:

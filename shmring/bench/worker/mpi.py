@@ -26,10 +26,7 @@ class Backend(Base):
         "scatter": ("comm.Scatter(x, y)", "comm.Scatter(None, y)"),
         "all_to_all": "comm.Alltoall(x, y)",
         "barrier": "comm.Barrier()",
-        "ping_pong": (
-            "comm.Send(x, partner); comm.Recv(y, partner)",
-            "comm.Recv(y, partner); comm.Send(x, partner)",
-        ),
+        "ping_pong": ("comm.Send(x, partner); comm.Recv(y, partner)", "comm.Recv(y, partner); comm.Send(x, partner)"),
     }
 
     def __init__(self, task: dict, barrier, rank: int) -> None:

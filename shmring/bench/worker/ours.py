@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from contextlib import ExitStack
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Backend(Base):
         self.comm = shmring.init()
         self.version = f"shmring {shmring.__version__}"
         self.names = {"comm": self.comm}
-        self._moved: Any = None
+        self._shared = ExitStack()  # the arrays of the latest row
 
     def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
         return self.comm.empty(count, dtype) if self._kind == "shared" else super().empty(count, dtype)
@@ -51,9 +52,8 @@ class Backend(Base):
             raise Unsupported("this version has no comm.share")
         statement = super().statement(problem)
         if self._kind == "share":
-            if self._moved is not None:
-                self._moved.close()
-            self._moved = self.comm.share(problem.x, problem.y)
+            self._shared.close()
+            self._shared.enter_context(self.comm.share(problem.x, problem.y))
         for name in BY_RANK.get(op, ""):  # arrays with data of all ranks have one row per rank
             self.names[name] = self.names[name].reshape(self.size, -1)
         if problem.number.name == "bfloat16":
@@ -68,6 +68,5 @@ class Backend(Base):
         return "plan()"
 
     def close(self) -> None:
-        if self._moved is not None:
-            self._moved.close()
+        self._shared.close()
         self.comm.close()
