@@ -56,7 +56,7 @@ cdef class Program:
     cdef operation_t operation
     cdef bint is_passive
     cdef int rank
-    cdef int nsteps, nsends, nrecvs, nsent, nsettled, nlocals
+    cdef int nsteps, nsent, nsettled
     cdef step_t *steps
     cdef message_t *sends
     cdef message_t *recvs

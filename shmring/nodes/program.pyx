@@ -325,7 +325,7 @@ cdef class Compiler:
     cdef dict itemsizes, starts
     cdef set sent_to, received_from
     cdef dict awaited           # (peer, stream): the places of what has not been awaited, with the messages
-    cdef int nsources
+    cdef int nsources, nsends, nrecvs, nlocals
 
     def __init__(self, Program program not None, plan):
         cdef size_t itemsize = program.form.itemsize, end = 0
@@ -346,11 +346,11 @@ cdef class Compiler:
         to.kind = _KINDS[type(step)]
         if to.kind == SEND:
             self.place(&to.out, step.span)
-            to.index, program.nsends = program.nsends, program.nsends + 1
+            to.index, self.nsends = self.nsends, self.nsends + 1
             self.set_message(&program.sends[to.index], step, self.sent_to, True, to.out.nbytes)
         elif to.kind == RECV:
             self.place(&to.out, step.span)
-            to.index, program.nrecvs = program.nrecvs, program.nrecvs + 1
+            to.index, self.nrecvs = self.nrecvs, self.nrecvs + 1
             self.set_message(&program.recvs[to.index], step, self.received_from, False, to.out.nbytes)
             self.awaited.setdefault((step.peer, step.stream), []).append((to.index, step.span))
         elif to.kind == AWAIT:
@@ -369,7 +369,7 @@ cdef class Compiler:
             self.place(&to.out, step.out)
             self.place(&to.source, step.source)
             if to.kind == LOCAL:
-                to.index, program.nlocals = program.nlocals, program.nlocals + 1
+                to.index, self.nlocals = self.nlocals, self.nlocals + 1
                 to.is_after = step.is_after
                 self.set_local(&program.locals[to.index], step)
         return 0
