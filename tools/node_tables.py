@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shmring.base.text import size_text
 from shmring.nodes.plan.call import Network, choose, cost
 from shmring.nodes.plan.layout import Layout
 
@@ -36,9 +37,7 @@ def costs() -> str:
 
 def predictions(network: Network) -> str:
     """Predicted microseconds of an all_reduce between nodes, and the algorithm, by default and merged."""
-    heads = [f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB" if size >= 1024 else f"{size} B"
-             for size in SIZES]  # fmt: skip
-    lines = [f"| nodes x ranks | {' | '.join(heads)} |", "| --- |" + " --- |" * len(SIZES)]
+    lines = [f"| nodes x ranks | {' | '.join(map(size_text, SIZES))} |", "| --- |" + " --- |" * len(SIZES)]
     for nodes, each in LAYOUTS[1:]:
         row = []
         for size in SIZES:

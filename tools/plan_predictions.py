@@ -8,6 +8,7 @@ from typing import NamedTuple
 from plan_costs import choose
 from plan_times import MACHINES, MachineModel, predict
 
+from shmring.base.text import size_text
 from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_LIMITS, Costs
@@ -57,7 +58,7 @@ def predictions(size: int, sizes: Sequence[int] = SIZES, wide: int = 1) -> list[
 def table(found: Sequence[Prediction]) -> str:
     """As Markdown: microseconds, flat / hierarchical, one column per size; the chosen one in bold."""
     sizes = list(dict.fromkeys(p.nbytes for p in found))
-    lines = [f"| machine | collective | {' | '.join(_size(n) for n in sizes)} |", "| --- " * (2 + len(sizes)) + "|"]
+    lines = [f"| machine | collective | {' | '.join(map(size_text, sizes))} |", "| --- " * (2 + len(sizes)) + "|"]
     for machine, kind in dict.fromkeys((p.machine, p.kind) for p in found):
         cells = {p.nbytes: _cell(p) for p in found if (p.machine, p.kind) == (machine, kind)}
         lines.append(f"| {machine} | {kind} | {' | '.join(cells[n] for n in sizes)} |")
@@ -87,7 +88,7 @@ def plot(found: Sequence[Prediction], file: str) -> None:
             title=f"predicted: {machine}, {found[0].size} ranks", ylabel="microseconds; dotted: flat", yscale="log"
         )
         panel.set_xscale("log", base=2)
-        panel.set_xticks(ticks, [_size(n).replace(" ", "\n") for n in ticks])
+        panel.set_xticks(ticks, [size_text(n).replace(" ", "\n") for n in ticks])
         panel.grid(alpha=0.3)
         panel.legend(fontsize="small")
     figure.savefig(file, dpi=120)
@@ -97,7 +98,3 @@ def plot(found: Sequence[Prediction], file: str) -> None:
 def _cell(p: Prediction) -> str:
     flat, hierarchical = (f"{us:.3g}" if us < 1000 else f"{us:.0f}" for us in (p.flat_us, p.hierarchical_us))
     return f"{flat} / **{hierarchical}**" if p.chosen == "hierarchical" else f"**{flat}** / {hierarchical}"
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
