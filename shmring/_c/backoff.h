@@ -12,6 +12,11 @@
  * In every order of these steps the waiter's look observes the store, or the waker observes the waiter word: no wake-up
  * is lost. The swap lets one of several wakers post. A waker makes no system call unless a waiter sleeps.
  *
+ * A waiter whose wakers have no semaphore in common sleeps on its waiter words (futex.h), and the value in each word
+ * tells its waker so. In step 3 the kernel compares the words, so a swap before it ends the sleep; a swap after it is
+ * followed by the wake-up of the word. A waiter word is not 0 while its waiter sleeps, and bit 0 is set, so the low half
+ * of the word, which the kernel compares, differs after every swap.
+ *
  * The waiter's loop, in which `is_there` looks at the awaited words by acquire loads:
  *
  *     while (!is_there()) {
@@ -33,6 +38,7 @@
 #include <time.h>
 
 #include "atomics.h"
+#include "futex.h"
 #include "moment.h"
 
 #define LOOKS_PER_CLOCK 32              /* looks between two readings of the clock: about a microsecond of pauses */
@@ -80,7 +86,7 @@ typedef struct {
 typedef struct shmring_sleeper {
     uint64_t *word;               /* the waiter word: 0 unless it sleeps or is about to */
     uint64_t what;                /* what it stores there; not 0 */
-    sem_t *wake;                  /* posted by the waker that swaps the word to 0 */
+    sem_t *wake;                  /* posted by the waker that swaps the word to 0; NULL: it wakes the word (futex.h) */
     struct shmring_sleeper *next; /* a wait for one of several words: the next one; all wakers post the first semaphore */
     int64_t spin_ns;
     int yields;
@@ -104,11 +110,20 @@ static inline void sleep_on(sem_t *sem, int64_t ns) {
     sem_clockwait(sem, WAITING_CLOCK, &until);
 }
 
+/* The same at the words of a chain, of which the first FUTEX_WAITV_WORDS count. */
+__attribute__((noinline, unused)) static void sleep_on_words(const shmring_sleeper *s, int64_t ns) {
+    shmring_futex futexes[FUTEX_WAITV_WORDS];
+    unsigned n = 0;
+    struct timespec until = moment_in(ns < 0 ? 0 : ns);
+    for (; s && n < FUTEX_WAITV_WORDS; s = s->next) futexes[n++] = futex_of(s->word, s->what);
+    sleep_on_futexes(futexes, n, ns < 0 ? NULL : &until, WAITING_CLOCK);
+}
+
 /* ---- the handshake ----------------------------------------------------------------------------------------------- */
 
 static inline void announce_sleep(shmring_sleeper *s) {
     /* Posts of an earlier sleep that had ended by itself. One that is left ends this sleep early, no more. */
-    for (int i = 0; i < MOST_STALE_POSTS && sem_trywait(s->wake) == 0; ++i) {}
+    for (int i = 0; s->wake && i < MOST_STALE_POSTS && sem_trywait(s->wake) == 0; ++i) {}
     /* SYNC asleep (meets: before_wake). The caller looks again after this: its wakers' stores before their fence are
      * visible then, or the word is visible to them. */
     for (; s; s = s->next) store_release_u64(s->word, s->what);
@@ -125,7 +140,7 @@ static inline void before_wake(void) {
     full_fence();
 }
 
-/* Whether this waker, having loaded `word` from a waiter's word, is the one that must post its semaphore. */
+/* Whether this waker, having loaded `word` from a waiter's word, is the one that must wake it. */
 static inline bool take_sleeper(uint64_t *at, uint64_t word) { return compare_swap_u64(at, word, 0); }
 
 /* ---- the stages of a wait ---------------------------------------------------------------------------------------- */
@@ -206,7 +221,10 @@ static inline int sleep_once(shmring_patience *p, shmring_sleeper *s) {
         if (left < 0) left = 0;
         if (ns < 0 || left < ns) ns = left;
     }
-    sleep_on(s->wake, ns);
+    if (s->wake)
+        sleep_on(s->wake, ns);
+    else
+        sleep_on_words(s, ns);
     withdraw_sleep(s);
     p->is_announced = false;
     p->tick_ns = 2 * p->tick_ns < s->tick_ns ? 2 * p->tick_ns : s->tick_ns;

@@ -116,7 +116,8 @@ typedef struct {
 
 /* Where one end of a ring sleeps until the counter of the other end reaches a number (ring/blocking.pyx). */
 typedef struct {
-    uint64_t asleep; /* 0 awake; else 1 + twice that number; the waker that swaps it to 0 posts the semaphore */
+    uint64_t asleep; /* 0 awake; else 1 + four times that number, plus 2 if the end sleeps on this word (futex.h) and not
+                      * on the semaphore; the waker that swaps it to 0 wakes the word or posts the semaphore */
     uint64_t unused;
     sem_t wake;
 } shmring_waiter;
@@ -155,7 +156,7 @@ typedef struct {
  * slot is free when the last of them has released it.
  * Counters only grow and may wrap at 2^64; distances are taken by unsigned subtraction.
  * Invariant for each head, seen from either side:   0 <= tail - head <= nslots. */
-#define SHMRING_RING_MAGIC 0x36676e6972ull /* "ring6" */
+#define SHMRING_RING_MAGIC 0x37676e6972ull /* "ring7" */
 #define SHMRING_RING_MOST_HEADS 1024u
 typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */

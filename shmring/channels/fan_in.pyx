@@ -9,13 +9,12 @@ from libc.stdlib cimport calloc, free
 
 import queue
 
-from shmring._c.atomics cimport load_relaxed_u64
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.ring_ends cimport RingReceiver, require_unused
-from shmring.ring.blocking cimport LATE, awaited_t, wait_t
+from shmring.ring.blocking cimport LATE, awaited_t
 from shmring.ring.end cimport await_rings
 from shmring.ring.eventfd cimport Notifier
-from shmring.ring.spsc cimport END_CLOSED, END_LOST, position_of, ring_end_state
+from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
 from shmring.sync.backoff cimport deadline_of, left_until
 
 from shmring.channels.aio import next_of, when_ready
@@ -39,16 +38,6 @@ cdef class FanInReceiver:
     last_sender : int
         The number of the sender of the last message, and of the last `next_ready`; -1 before.
     """
-
-    cdef readonly list rings       # the memory of each (channels/multi_ring.py)
-    cdef list receivers
-    cdef wait_t ways               # to those that are not over
-    cdef int count, turn
-    cdef list over                 # by sender: whether nothing more will come from it
-    cdef RingReceiver chosen       # by the last next_ready
-    cdef Notifier notifier
-    cdef bint is_taken, is_closed, is_busy
-    cdef readonly int last_sender
 
     def __cinit__(self, rings):
         if not isinstance(rings, list) or not rings or not all([isinstance(ring, MemberRing) for ring in rings]):
@@ -212,25 +201,20 @@ cdef class FanInReceiver:
 
     # ---- waiting ----
 
-    cdef int fill_in_ways(self, int64_t timeout_ns) except -1:
-        """Fill in the counters to wait for: the next slot of each ring that is not over."""
+    cdef int fill_in(self, awaited_t *awaited, int64_t timeout_ns) except -1:
+        """Fill in the counters to wait for, the next slot of each ring that is not over, and return their number."""
         cdef RingReceiver receiver
-        cdef awaited_t *a
-        self.ways.n = 0
+        cdef int n = 0
         for i, receiver in enumerate(self.receivers):
             if not self.over[i]:
-                a = &self.ways.awaited[self.ways.n]
                 receiver.see_whether_alone(timeout_ns >= 0)
-                a.watch = &receiver.watch
-                a.counter = &receiver.ring.tail
-                # A streamed message under way was released as far as it has come.
-                a.until = a.wake_at = position_of(receiver.ring, load_relaxed_u64(&receiver.c.own.head)) + 1
-                self.ways.n += 1
-        return 0
+                receiver.fill_in(&awaited[n])
+                n += 1
+        return n
 
     cdef int wait(self, int64_t timeout_ns) except -1:
         """LATE after the timeout; else a ring may have a message, or its sender is gone."""
-        self.fill_in_ways(timeout_ns)
+        self.ways.n = self.fill_in(self.ways.awaited, timeout_ns)
         return await_rings(self, &self.ways, timeout_ns, self.notifier, &self.is_busy)
 
     @cython.critical_section

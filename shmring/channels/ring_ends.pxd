@@ -1,6 +1,7 @@
 # The sending and the receiving end of the ring of a channel (channels/ring_ends.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
+from shmring.ring.blocking cimport awaited_t
 from shmring.ring.end cimport RingEnd
 from shmring.ring.spsc cimport ring_is_gone
 from shmring.sync.backoff cimport deadline_of, left_until
@@ -44,6 +45,7 @@ cdef class RingReceiver(RingEnd):
     cdef bint has_next(self, int64_t deadline_ns) except -1
     cdef bint has_pieces(self) except -1
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1
+    cdef void fill_in(self, awaited_t *a) noexcept
     cdef int64_t claim(self) noexcept
     cdef void drop_claim(self) noexcept
     cdef object stream_over(self)

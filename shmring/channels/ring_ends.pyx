@@ -418,6 +418,10 @@ cdef class RingReceiver(RingEnd):
             return GONE                # the tail goes on without this receiver
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
 
+    cdef void fill_in(self, awaited_t *a) noexcept:
+        """Fill in the counter for which `wait_for_tail` waits, for a wait at several rings."""
+        a.watch, a.counter, a.until, a.wake_at = &self.watch, &self.ring.tail, self.c.head + 1, self.c.head + 1
+
     cdef int64_t claim(self) noexcept:
         """Claim the slots to read, where the sender may overwrite others: see `claim_next`."""
         return claim_next(&self.c)

@@ -13,6 +13,7 @@ from shmring.channels.fan_in import FanInReceiver
 from shmring.channels.queue import Queue
 from shmring.channels.receiver import Receiver
 from shmring.channels.records import RecordReceiver
+from shmring.channels.word_sleep import WordSleep, can_sleep_on_words
 from shmring.sync.long_waits import WaitNotes
 
 LONGEST_SLEEP_S = 86400.0  # of one poll, which counts milliseconds in 32 bits
@@ -46,31 +47,57 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
     ClosedError
         An end is closed.
 
+    RuntimeError
+        Another thread is in a call of an end, or waits for it: an end is for one thread at a time.
+
     Notes
     -----
-    The calling thread sleeps once for all ends. For one end the call is its `poll`. For several, each receiver of a
-    channel needs a thread without the GIL for its descriptor (`Receiver.fileno`), a queue or connection needs none. A
-    wait of 30 seconds writes a note on standard error (``SHMRING_WAIT_NOTES``).
+    The calling thread sleeps once for all ends. For one end the call is its `poll`. It sleeps on the rings themselves
+    if all ends are receivers of channels, fan-ins and broadcasts, of at most 128 rings together (a fan-in has one for
+    each sender), and the kernel has ``futex_waitv`` (Linux 5.16). Else it sleeps on the descriptors of the ends, and
+    behind that of each receiver stands a thread without the GIL (`Receiver.fileno`), which a queue or connection does
+    not need. A wait of 30 seconds writes a note on standard error (``SHMRING_WAIT_NOTES``).
     """
     ends = list(ends)
     if not ends:
         raise ValueError("ends is empty: there is nothing to wait for")
     deadline = deadline_after(timeout)
+    if len(ends) == 1 and isinstance(ends[0], _ENDS):
+        return ends if ends[0].poll(timeout) else []
+    if can_sleep_on_words(ends):
+        return _wait_on_words(ends, deadline)
+    return _wait_on_descriptors(ends, deadline)
+
+
+def _wait_on_words(ends: list[Any], deadline: float | None) -> list[Any]:
+    each = list({id(end): end for end in ends}.values())
+    words = WordSleep(each)
+    while True:
+        ready = {id(end) for end in each if end.poll(0)}
+        left = _seconds_to(deadline)
+        if ready or left == 0:
+            return [end for end in ends if id(end) in ready]
+        words.sleep(left)
+
+
+def _wait_on_descriptors(ends: list[Any], deadline: float | None) -> list[Any]:
     own = [end for end in ends if isinstance(end, _ENDS)]
-    if len(ends) == len(own) == 1:
-        return [end for end in own if end.poll(timeout)]
     notes = WaitNotes()
     with selectors.PollSelector() as selector:
         for end in ends:
             _register(selector, end)
         while True:
             ready = {id(end) for end in own if end.poll(0)}
-            left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+            left = _seconds_to(deadline)
             for key, _ in selector.select(0 if ready else min(left, notes.seconds_to_next(), LONGEST_SLEEP_S)):
                 ready.update(id(end) for end in key.data if not isinstance(end, _ENDS) or end.poll(0))
             if ready or left == 0:
                 return [end for end in ends if id(end) in ready]
-            notes.look(f"shmring.wait waits for one of {len(ends)} ends")
+            notes.look(f"shmring.wait for one of {len(ends)} ends waits")
+
+
+def _seconds_to(deadline: float | None) -> float:
+    return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _register(selector: selectors.BaseSelector, end: Any) -> None:

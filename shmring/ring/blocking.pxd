@@ -15,7 +15,7 @@ cdef enum:
 ctypedef struct watch_t:
     shmring_ring_role *own
     shmring_ring_role *other
-    uint64_t *word                 # waiter word of this end, and the semaphore on which it sleeps
+    uint64_t *word                 # waiter word of this end, and the semaphore on which it sleeps (if not on the word)
     sem_t *bed
     uint64_t *peer                 # waiter word of the other end, and the semaphore that wakes it
     sem_t *wake
@@ -39,15 +39,21 @@ ctypedef struct awaited_t:
     uint64_t wake_at
     sleeper_t sleeper              # while await_any runs
 
-# Several counters awaited at once: the watch of the first determines how to wait, and all post its semaphore.
+# Several counters awaited at once: the watch of the first determines how to wait. If all have one semaphore, the end
+# sleeps there; else on its waiter words, of which there are at most FUTEX_WAITV_WORDS.
 ctypedef struct wait_t:
     awaited_t *awaited
     int n
 
 
-# What a waiter word holds while its end sleeps until a counter reaches `count`.
+cdef enum:
+    SLEEPS_ON_WORD = 2
+
+
+# What a waiter word holds while its end sleeps until a counter reaches `count`: on a semaphore, or with SLEEPS_ON_WORD
+# on the word itself.
 cdef inline uint64_t waiter_word(uint64_t count) noexcept nogil:
-    return count << 1 | 1
+    return count << 2 | 1
 
 
 # Call after moving the own counter to `value`: wakes the other end if that is what it sleeps for.

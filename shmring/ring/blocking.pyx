@@ -1,21 +1,23 @@
 """Blocking at rings: wait until the counter of another end has reached a number, and wake the other end.
 
 Before sleeping, an end stores the number it waits for in its waiter word. After advancing a counter, the peer loads
-that word and posts the semaphore only if the number was reached. The liveness of the awaited end is checked after
+that word and wakes the end only if the number was reached. The liveness of the awaited end is checked after
 spinning and at every tick of sleep, so a wait for a dead end returns.
 
-An end that waits at several rings at once stores a waiter word at each, and all producers post one semaphore. So a
-producer does the same for one ring and for several, and one that is not awaited makes no system call.
+A thread that waits at several rings at once stores a waiter word at each. The rings of a fan-in have one semaphore,
+which all producers post; a thread that waits for several ends sleeps on the waiter words themselves. So a producer does
+the same for one ring and for several, and one that is not awaited makes no system call.
 """
 
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u32, load_acquire_u64, load_relaxed_u64
 from shmring._c.faults cimport fault_point
+from shmring._c.layout cimport sem_t
 from shmring.base.signals cimport check_signals
 from shmring.ring.prospects cimport can_be_taken
 from shmring.ring.spsc cimport END_ABSENT, END_CLOSED, END_LOST, ROLE_DISCONNECTED, ring_end_state
 from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, be_patient, before_wake,
-                                   end_wait, is_past_deadline, learn_spin, sem_post, take_sleeper)
+                                   end_wait, is_past_deadline, learn_spin, sem_post, take_sleeper, wake_word)
 from shmring.sync.group cimport READY, UNREADY
 from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 
@@ -74,12 +76,15 @@ cdef bint any_is_gone(awaited_t *awaited, int n) noexcept nogil:
 cdef void post(uint64_t *at, sem_t *wake, uint64_t word) noexcept nogil:
     if take_sleeper(at, word):
         fault_point("ring_wake")
-        sem_post(wake)
+        if word & SLEEPS_ON_WORD:
+            wake_word(at)
+        else:
+            sem_post(wake)
 
 
 cdef void wake_sleeper(uint64_t *word, sem_t *wake, uint64_t value) noexcept nogil:
     cdef uint64_t found = load_relaxed_u64(word)
-    if found and <int64_t> (waiter_word(value) - found) >= 0:
+    if found and <int64_t> ((waiter_word(value) | SLEEPS_ON_WORD) - found) >= 0:
         post(word, wake, found)
 
 
@@ -112,10 +117,21 @@ cdef int look_once(awaited_t *awaited, int n) noexcept nogil:
     return READY if any_has_come(awaited, n) else GONE if is_over else LATE
 
 
-cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
+# The semaphore that the other ends of all these post; NULL: they have none in common.
+cdef sem_t *common_bed(awaited_t *awaited, int n) noexcept nogil:
+    cdef int i
+    for i in range(1, n):
+        if awaited[i].watch.bed != awaited[0].watch.bed:
+            return NULL
+    return awaited[0].watch.bed
+
+
+# `bed`: the semaphore; NULL: it sleeps on the waiter word.
+cdef sleeper_t sleeper_of(awaited_t *a, sem_t *bed) noexcept nogil:
     # Two ends that may use only one processor, the same one, need it for each other: they do not spin.
     cdef watch_t *w = a.watch
-    return sleeper_t(word=w.word, what=waiter_word(a.wake_at), wake=w.bed, next=NULL,
+    return sleeper_t(word=w.word, what=waiter_word(a.wake_at) | (0 if bed != NULL else SLEEPS_ON_WORD),
+                     wake=bed, next=NULL,
                      spin_ns=0 if w.own.only and w.own.only == w.other.only else w.spin_ns, yields=w.yields,
                      tick_ns=w.tick_ns, spin=&w.spin)
 
@@ -123,8 +139,9 @@ cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
 cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil:
     cdef shmring_ring_counts *counts = awaited[0].watch.counts
     cdef int i, step = LOOK, outcome = READY
+    cdef sem_t *bed = common_bed(awaited, n)
     for i in range(n):
-        awaited[i].sleeper = sleeper_of(&awaited[i])
+        awaited[i].sleeper = sleeper_of(&awaited[i], bed)
         awaited[i].sleeper.next = &awaited[i + 1].sleeper if i + 1 < n else NULL
     if patience.stage == FRESH:
         counts.waits += 1

@@ -3,6 +3,10 @@ from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 
 from shmring._c.layout cimport sem_t
 
+cdef extern from "_c/futex.h" nogil:
+    const int FUTEX_WAITV_WORDS
+    bint has_futex_waitv()
+    void wake_word(const uint64_t *word)
 
 cdef extern from "_c/backoff.h" nogil:
     const int BRIEF_LOOKS

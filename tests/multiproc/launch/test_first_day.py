@@ -224,7 +224,7 @@ def test_long_waits_write_what_they_wait_for_and_from_which_line(tmp_path):
         (r"rank 0 of \w+ waits for a message from rank 1", "B"),
         (reduction, "C"),
         ("<shmring.Receiver of this channel> waits", "D"),
-        ("shmring.wait waits for one of 2 ends", "E"),
+        ("shmring.wait for one of 2 ends waits", "E"),
     ]:
         line = line_of(LATE, mark)
         found = [one for one in notes if re.search(f"{what}; called at {re.escape(str(program))}:{line} in ", one)]
