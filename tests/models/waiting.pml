@@ -7,9 +7,13 @@
  *   await_helpers, help                        engine/team.h                          NWAKERS=1, the countdown is the counter
  *   sleep_until_news, wake_peer, wake_self     p2p/pair_queue.pyx                 ANY BATCH, with several words in one
  *   await_any                                  ring/blocking.pyx                  ANY: one waits for the first of several
+ *   await_any, for several ends                ring/blocking.pyx                  ANY FUTEX: the same, asleep on the words
  *
  * Plain: a waiter needs the counters of all NWAKERS to reach one number, and then the next; a waker swaps the word only
  * if the wait is over (is_due). With ANY each waker has a waiter word of its own, and all post the one semaphore.
+ *
+ * With FUTEX there is no semaphore. A waker that has swapped a word wakes the waiter if that is asleep on the word; the
+ * waiter falls asleep on one word after the other, each if it is still what was announced, and else not at all.
  *
  * With BATCH a waker may leave out the fence before every look but its last one: of the pieces of a message.
  *
@@ -25,6 +29,7 @@
  *   6  (DEATH) the tick is missing: a waiter waits for ever for a post that died with its waker
  *   7  a waker whose counter is not the last one wanted swaps the waiter's word without posting
  *   8  old posts are taken from the semaphore after the last look and not before the announcement
+ *   9  (FUTEX) the waiter falls asleep on words without comparing them
  */
 #ifndef MUTATION
 #define MUTATION 0
@@ -48,7 +53,10 @@
 
 #include "memory.pml"
 
-byte tokens;                /* of the semaphore */
+byte tokens;                /* of the semaphore; FUTEX: 1 once the waiter that is asleep on its words is to wake up */
+#ifdef FUTEX
+bit is_queued[NWAKERS];     /* the waiter is asleep on the word, or about to be */
+#endif
 bit is_dead[NWAKERS], has_ended;
 
 #ifdef ANY
@@ -102,7 +110,15 @@ proctype waker(byte me) {
 #endif
             may_die();
             if
+#ifdef FUTEX
+            :: won ->
+                d_step {
+                    tokens = tokens | is_queued[me];        /* wake_word */
+                    is_queued[me] = 0
+                }
+#else
             :: won -> tokens++
+#endif
             :: else
             fi
         :: else
@@ -159,6 +175,40 @@ inline announce() {
 #endif
 }
 
+#ifdef FUTEX
+/* The kernel compares and queues in one step for each word. It loads the word from memory; the stores of the waiter are
+ * there, since it has fenced. */
+inline queue_up() {
+    k = 0;
+    do
+    :: k < NASLEEP ->
+        d_step {
+#if MUTATION != 9
+            if
+            :: memory[ASLEEP(k)] == word_of(k) -> is_queued[k] = 1
+            :: else -> tokens = 1
+            fi;
+#else
+            is_queued[k] = 1;
+#endif
+            k++
+        }
+    :: k == NASLEEP -> break
+    od
+}
+
+inline leave_queues() {
+    d_step {
+        k = 0;
+        do
+        :: k < NASLEEP -> is_queued[k] = 0; k++
+        :: k == NASLEEP -> break
+        od;
+        tokens = 0
+    }
+}
+#endif
+
 inline withdraw() {
     k = 0;
     do
@@ -182,7 +232,7 @@ proctype waiter(byte me) {
         do
         :: is_ready -> break
         :: else ->
-#if MUTATION != 8
+#if MUTATION != 8 && !defined(FUTEX)
             take_old_posts();
 #endif
 #if MUTATION == 4
@@ -200,12 +250,18 @@ proctype waiter(byte me) {
             if
             :: is_ready
             :: else ->
+#ifdef FUTEX
+                queue_up();
+#endif
                 if
                 :: tokens > 0 -> tokens--
 #if defined(DEATH) && MUTATION != 6
                 :: is_dead[0] || is_dead[NWAKERS - 1]        /* a tick: it checks liveness */
 #endif
-                fi
+                fi;
+#ifdef FUTEX
+                leave_queues()
+#endif
             fi;
             withdraw();
             is_lost = is_dead[0] || is_dead[NWAKERS - 1];
