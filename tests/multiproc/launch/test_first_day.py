@@ -196,6 +196,9 @@ def late_sender(sender, place, seconds):
 def several(ends):
     shmring.wait(ends)                                              # E
 
+def of_receivers(ends):
+    shmring.wait(ends)                                              # F
+
 if __name__ == "__main__":
     os.dup2(os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     shmring.spawn(train, 2)
@@ -204,6 +207,9 @@ if __name__ == "__main__":
     receiver.recv()                                                 # D
     threading.Thread(target=late_sender, args=(sender, "several", 1)).start()
     several([shmring.Queue(), receiver])
+    receiver.recv()
+    threading.Thread(target=late_sender, args=(sender, "of_receivers", 1)).start()
+    of_receivers([shmring.channel()[1], receiver])
 """
 
 
@@ -225,6 +231,7 @@ def test_long_waits_write_what_they_wait_for_and_from_which_line(tmp_path):
         (reduction, "C"),
         ("<shmring.Receiver of this channel> waits", "D"),
         ("shmring.wait for one of 2 ends waits", "E"),
+        ("shmring.wait for one of 2 ends waits", "F"),
     ]:
         line = line_of(LATE, mark)
         found = [one for one in notes if re.search(f"{what}; called at {re.escape(str(program))}:{line} in ", one)]
