@@ -46,7 +46,6 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
         An end cannot be waited for, a sender for example.
     ClosedError
         An end is closed.
-
     RuntimeError
         Another thread is in a call of an end, or waits for it: an end is for one thread at a time.
 

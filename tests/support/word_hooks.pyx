@@ -7,7 +7,7 @@ from libc.string cimport memset
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, store_release_u64
 from shmring._c.layout cimport sem_t, shmring_ring_counts, shmring_ring_role
 from shmring.ring.blocking cimport await_any, awaited_t, wake_sleeper, watch_t
-from shmring.sync.backoff cimport (before_wake, be_patient, has_futex_waitv, patience_t, sched_yield, sem_init)
+from shmring.sync.backoff cimport (before_wake, be_patient, patience_t, sched_yield, sem_init)
 from shmring.sync.group cimport UNREADY
 
 
@@ -16,10 +16,6 @@ cdef enum:
     LONGEST_PAUSE = 512
 
 WORDS = MOST
-
-
-def can_sleep_on_words():
-    return has_futex_waitv()
 
 
 cdef class Waits:

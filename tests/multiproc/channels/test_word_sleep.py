@@ -14,7 +14,6 @@ import threading
 
 import numpy as np
 import pytest
-from support import compiled
 from support.children import in_child, kill, status_of
 from support.emulation import needs_marks
 from support.harness import eventually
@@ -23,13 +22,12 @@ from support.threads import beside
 
 import shmring
 from shmring import EndOfStreamError, PeerLostError
+from shmring.channels.word_sleep import can_sleep_on_words
 from shmring.ring.inspect import look
 
-hooks = compiled.load("word_hooks")
+needs_words = pytest.mark.skipif(not can_sleep_on_words([]), reason="needs futex_waitv")
 
-needs_words = pytest.mark.skipif(not hooks.can_sleep_on_words(), reason="needs futex_waitv")
-
-MOST = hooks.WORDS
+MOST = 128  # words of one sleep
 WAITS_UNTIL_LONG_TICKS = 8  # of a receiver that sleeps at once, by its longest ticks (_c/backoff.h)
 
 

@@ -4,9 +4,11 @@ import pytest
 from support import compiled
 from support.threads import at_once
 
+from shmring.channels.word_sleep import can_sleep_on_words
+
 hooks = compiled.load("word_hooks")
 
-needs_words = pytest.mark.skipif(not hooks.can_sleep_on_words(), reason="needs futex_waitv")
+needs_words = pytest.mark.skipif(not can_sleep_on_words([]), reason="needs futex_waitv")
 
 
 @needs_words
