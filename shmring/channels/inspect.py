@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from threading import TIMEOUT_MAX
 from typing import NamedTuple
 
 from shmring.channels.memory import LABEL_NBYTES, LABEL_OFFSET
@@ -69,7 +70,14 @@ def list_channels(interval: float = 0.0) -> list[ChannelLook]:
     -------
     list of ChannelLook
         One for each ring.
+
+    Raises
+    ------
+    ValueError
+        ``interval`` is negative, or longer than a process can sleep.
     """
+    if not 0 <= interval <= TIMEOUT_MAX:
+        raise ValueError(f"interval={interval!r}: must be seconds from 0 to {TIMEOUT_MAX:.0f}")
     before = look_at_rings()
     started = time.monotonic()
     if interval > 0:

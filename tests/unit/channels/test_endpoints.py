@@ -722,6 +722,12 @@ def test_an_invalid_counter_or_frame_word_is_refused():
         del memory
 
 
+@pytest.mark.parametrize("interval", [-1.0, float("nan"), float("inf"), 1e18])
+def test_a_look_over_an_impossible_interval_is_refused(interval):
+    with pytest.raises(ValueError, match="interval=.*: must be seconds from 0 to"):
+        shmring.list_channels(interval)
+
+
 def test_a_look_from_outside_shows_which_end_waits():
     sender, receiver = shmring.channel(1 << 10)
 
