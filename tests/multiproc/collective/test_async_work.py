@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ import weakref
 import numpy as np
 import pytest
 from support.children import in_child, status_of
-from support.harness import PATIENCE, report, start_ranks
+from support.harness import PATIENCE, report
 from support.interrupts import EnoughError, Interrupts
 from support.on_ranks import on_processes, on_ranks
 from support.programs import run_program
@@ -22,7 +21,7 @@ from support.threads import at_once
 import shmring
 from shmring import Work
 from shmring.collective.progress_thread import progress_of
-from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
+from shmring.errors import AbortedError, ClosedError, MismatchError
 
 
 @on_ranks(1, 3)
@@ -230,26 +229,6 @@ def test_a_wait_that_is_given_up_leaves_the_work_running(comm):
     assert "all_reduce(sum, float64 x 2) done" in repr(work)
 
 
-def interrupt_the_wait(comm):
-    if comm.rank == 1:
-        comm.recv(np.empty(1), 0)   # once the wait has been interrupted
-        return comm.all_reduce(np.ones(2)).tolist()
-    work = comm.all_reduce(np.ones(2), async_op=True)
-    with pytest.raises(KeyboardInterrupt):
-        report("going")
-        work.wait()
-    comm.send(np.ones(1), 1)
-    return work.wait().tolist()
-
-
-def test_ctrl_c_while_waiting_leaves_the_work_running():
-    gang = start_ranks(2, interrupt_the_wait)
-    gang.wait_for("going", [0])
-    time.sleep(0.15)
-    gang.signal(0, signal.SIGINT)
-    assert gang.results() == [[2, 2]] * 2
-
-
 @on_ranks(2)
 def test_bad_arguments_raise_where_the_work_is_submitted(comm):
     x = np.ones(4, np.float32)
@@ -281,41 +260,6 @@ def test_errors_reach_waits_and_callbacks(comm):
     with pytest.raises(MismatchError):
         comm.barrier()
     assert seen == [MismatchError]
-
-
-def wait_for_the_dead(comm):
-    if comm.rank == 0:
-        report("going")
-        time.sleep(1000)
-    works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 100_000, 3)]
-    report("pending")
-    for work in works:
-        with pytest.raises(PeerLostError):
-            work.wait()
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_all_pending_work_fails_when_a_rank_is_killed(n):
-    gang = start_ranks(n, wait_for_the_dead)
-    gang.wait_for("going", [0])
-    gang.wait_for("pending", range(1, n))
-    for outcome in gang.survivors_of(0):
-        assert outcome.ok, outcome
-
-
-@on_ranks(2)
-def test_abort_fails_all_pending_work(comm):
-    if comm.rank == 1:
-        for call in (lambda: comm.recv(np.empty(1), 0), comm.barrier):      # nothing is sent
-            with pytest.raises(AbortedError, match="rank 0 aborted: enough"):
-                call()
-        return
-    works = [comm.barrier(async_op=True) for _ in range(5)]
-    time.sleep(0.05)
-    comm.abort("enough")
-    for work in works:
-        with pytest.raises(AbortedError, match="enough"):
-            work.wait()
 
 
 @on_ranks(2)

@@ -1,122 +1,18 @@
-"""Ctrl-C in every kind of wait; the end of the interpreter, fork and exec with a communicator at hand."""
+"""The end of the interpreter, fork and exec with a communicator at hand."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from support.children import in_child, status_of
 from support.emulation import needs_marks
-from support.harness import PATIENCE, eventually, report, shared_names, start_processes, start_ranks
-from support.waits import until_waiting
+from support.harness import PATIENCE, report, start_ranks
 
 import shmring
-from shmring.errors import AbortedError, BrokenError, PeerLostError
-
-LARGE = 200_000
-
-
-def overwrite_the_reader(comm):
-    while True:     # a root does not wait until the slots are full
-        comm.broadcast(np.ones(LARGE), root=comm.rank)
-
-
-def fill_the_pair_queue(comm):
-    while True:
-        comm.send(np.ones(LARGE), 1)
-
-
-def wait_for_work(comm):
-    comm.all_reduce(np.ones(3), async_op=True).wait()
-
-
-# Where rank 0 waits, and whether an interrupt there breaks the communicator: only if other ranks may have read a part.
-WAITS = {
-    "barrier": (lambda comm: comm.barrier(), True),
-    "planned collective": (lambda comm: comm.all_reduce(np.ones(LARGE)), True),
-    "full outbox": (overwrite_the_reader, True),
-    "bundle": (lambda comm: comm.all_reduce_many([np.ones(LARGE), np.ones(3)]), True),
-    "function": (lambda comm: comm.all_reduce(np.ones(LARGE), op=lambda a, b: a + b), True),
-    "plan": (lambda comm: comm.plan("all_reduce", np.ones(3))(), True),
-    "object": (lambda comm: comm.all_gather_object("a"), True),
-    "shared array": (lambda comm: comm.empty(5), True),
-    "split": (lambda comm: comm.split(0), True),
-    "receive": (lambda comm: comm.recv(np.ones(3), 1), False),
-    "receive from any rank": (lambda comm: comm.recv(np.ones(3)), False),
-    "full pair queue": (fill_the_pair_queue, True),
-    "request": (lambda comm: comm.irecv(np.ones(3), 1).wait(), False),
-    "probe": (lambda comm: comm.probe(1), False),
-    "object message": (lambda comm: comm.recv_object(1), False),
-    "work": (wait_for_work, False),
-    "new group": (lambda comm: comm.subgroup([0, 1]), False),
-    "shrink": (lambda comm: comm.shrink(), False),
-}
-RENDEZVOUS = ("new group", "shrink")
-
-
-def be_interrupted(comm, wait):
-    call, breaks = WAITS[wait]
-    if comm.rank == 1:
-        if wait not in RENDEZVOUS:
-            until_waiting(comm, 0)      # between two calls an interrupt breaks nothing
-        report("going")
-        if breaks:
-            while not comm.is_broken:
-                time.sleep(0.001)
-            with pytest.raises(AbortedError, match="KeyboardInterrupt") as caught:
-                while True:     # one may complete: rank 0 had come to it
-                    comm.barrier()
-            assert caught.value.rank == 0
-            return
-        if wait == "work":
-            comm.recv(np.ones(1), 0)        # the interrupt comes first; the work goes on
-            comm.all_reduce(np.ones(3))
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            report("going")
-            call(comm)
-        if wait == "work":
-            comm.send(np.ones(1), 1)
-        if breaks:
-            with pytest.raises(AbortedError):
-                comm.barrier()
-            return
-    comm.barrier()      # as if the call had not been made
-    x = np.ones(LARGE)
-    comm.all_reduce(x)
-    assert (x == 2).all()
-
-
-@pytest.mark.sample(9)
-@pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_ends_every_kind_of_wait(wait):
-    gang = start_ranks(2, be_interrupted, wait)
-    gang.wait_for("going")
-    if wait in RENDEZVOUS:
-        eventually(a_name_stands)
-    gang.signal(0, signal.SIGINT)
-    gang.results()
-
-
-def a_name_stands():
-    """A rank has made its segment for a rendezvous, in which it waits."""
-    assert shared_names()
-
-
-def meet_in_vain(rank, session):
-    with pytest.raises(KeyboardInterrupt):
-        shmring.init(rank=0, size=2, session=session)
-
-
-def test_ctrl_c_ends_a_rendezvous_and_leaves_nothing():
-    gang = start_processes(1, meet_in_vain, f"vain{os.getpid()}")
-    eventually(a_name_stands)
-    gang.signal(0, signal.SIGINT)
-    gang.results()
-
+from shmring.errors import BrokenError, PeerLostError
 
 # ---- exec ------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from support.waits import until_ended, until_idle, until_waiting
 import shmring
 from shmring import ANY_SOURCE, ANY_TAG
 from shmring.errors import (
-    AbortedError,
     BrokenError,
     ClosedError,
     CollectiveTimeoutError,
@@ -556,61 +555,6 @@ def test_a_stopped_rank_is_waited_for(victim):
     gang.results()
 
 
-@on_ranks(3)
-def test_abort_reaches_ranks_that_wait_for_messages(comm):
-    if comm.rank == 1:
-        until_waiting(comm, 0, 2)
-        comm.abort("enough")
-        return
-    with pytest.raises(AbortedError, match="enough"):
-        comm.recv(np.zeros(1), 1)
-    with pytest.raises(AbortedError):
-        comm.isend(np.zeros(1), 1)
-
-
-def interrupt_a_receive(comm):
-    x = np.zeros(1)
-    if comm.rank == 1:
-        until_waiting(comm, 0)
-        report("waiting")
-        comm.barrier()
-        comm.send(np.ones(1), 0)
-        return
-    with pytest.raises(KeyboardInterrupt):
-        comm.recv(x, 1)
-    comm.barrier()  # nothing was lost by it
-    comm.recv(x, 1)
-    assert x[0] == 1
-
-
-def test_ctrl_c_ends_a_receive_and_leaves_the_communicator_usable():
-    gang = start_ranks(2, interrupt_a_receive)
-    gang.wait_for("waiting", [1])
-    gang.signal(0, signal.SIGINT)
-    gang.results()
-
-
-def close_in_a_handler(comm):
-    if comm.rank == 1:
-        until_waiting(comm, 0)
-        report("waiting")
-        with pytest.raises(BrokenError):
-            comm.recv(np.zeros(1), 0)
-        return
-    signal.signal(signal.SIGUSR2, lambda *_: comm.close())
-    with pytest.raises((ClosedError, AbortedError)):
-        comm.recv(np.zeros(1), 1)
-    with pytest.raises(ClosedError):
-        comm.recv(np.zeros(1), 1)
-
-
-def test_a_signal_handler_may_close_the_communicator_under_a_receive():
-    gang = start_ranks(2, close_in_a_handler)
-    gang.wait_for("waiting", [1])
-    gang.signal(0, signal.SIGUSR2)
-    gang.results()
-
-
 def killed_all(comm):
     others = [r for r in range(comm.size) if r != comm.rank]
     for dst in others:
@@ -668,23 +612,6 @@ def test_threads_of_a_rank_each_get_their_own_messages(comm):
                 comm.send(x[:nbytes], other, tag)
 
     at_once(*[partial(work, tag) for tag in range(nthreads)])
-
-
-@on_ranks(2)
-def test_close_ends_a_receive_of_another_thread(comm):
-    def receive():
-        with pytest.raises(AbortedError):
-            comm.recv(np.zeros(1), 1)
-
-    def close():
-        until_waiting(comm, 0)
-        comm.close()
-
-    if comm.rank == 0:
-        at_once(receive, close)
-    else:
-        with pytest.raises(BrokenError):
-            comm.recv(np.zeros(1), 0)
 
 
 @on_ranks(2)

@@ -354,17 +354,6 @@ def test_a_rank_that_fails_after_the_rendezvous_does_not_undo_it(session):
     assert standing(session) == []
 
 
-def test_ctrl_c_while_waiting_leaves_nothing(session):
-    gang = start_processes(1, announce_and_wait, session, 2)
-    gang.wait_for("here")
-    while not standing(session):
-        time.sleep(0.001)
-    gang.signal(0, signal.SIGINT)
-    (outcome,) = gang.outcomes()
-    assert isinstance(outcome.error, KeyboardInterrupt), outcome
-    assert standing(session) == []
-
-
 def attend_soon(rank, session, size):
     return attend(rank, session, size, timeout=0.4)
 
