@@ -1,8 +1,6 @@
-"""Ranks in other namespaces, and files of other users and of dead jobs under our names."""
+"""Ranks in other namespaces and of other users. Files of others under our names are in unit/memory/test_segment.py."""
 
-import errno
 import os
-import secrets
 import time
 
 import numpy as np
@@ -18,16 +16,12 @@ from support.namespaces import (
     needs_mount,
     needs_pids,
     needs_stranger,
-    no_stranger,
     room,
 )
 from support.on_ranks import on_processes
-from support.segments import Squatter, page
 
 import shmring
-from shmring.errors import PeerLostError, RendezvousTimeoutError, SegmentError
-from shmring.memory import header as headers
-from shmring.memory.segment import segment_name
+from shmring.errors import PeerLostError, RendezvousTimeoutError
 
 
 def add_up(rank, size, session):
@@ -104,9 +98,6 @@ def test_another_ipc_namespace_makes_no_difference_where_dev_shm_is_shared(rank,
     assert add_up(rank, 2, f"ipc-{seed}")[1] == 3
 
 
-# -- others' files under our names ------------------------------------------------------------------------------------
-
-
 def become_another_user(rank, session):
     if rank == 1:
         os.setgid(STRANGER)
@@ -119,46 +110,3 @@ def test_ranks_of_two_users_never_meet_and_each_times_out(seed):
     for outcome in start_processes(2, become_another_user, f"users-{seed}").outcomes():
         assert type(outcome.error) is RendezvousTimeoutError, outcome
         assert outcome.error.missing == (1 - outcome.rank,)
-
-
-REFUSED = {
-    "wrong mode": {"contents": page(), "mode": 0o666},
-    "another user": {"contents": page(), "uid": STRANGER},
-    "symlink": {"contents": b"", "link": "/dev/zero"},
-    "truncated": {"contents": page()[:100]},
-    "header with more bytes than the file": {"contents": page(nbytes=1 << 40)},
-    "random bytes": {"contents": b"ready" * 1000},
-    "another version": {"contents": page(version=headers.LAYOUT_VERSION + 1)},
-    "another boot": {"contents": page(boot_id=bytes(range(16)))},
-    "another rank": {"contents": page(rank=0)},
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_foreign_file_under_a_peers_name_is_refused_at_once(what, seed):
-    if what == "another user" and no_stranger:
-        pytest.skip(no_stranger)
-    session = f"squat-{seed}-{secrets.token_hex(4)}"
-    with Squatter(segment_name(session, "r1"), **REFUSED[what]), pytest.raises(SegmentError) as caught:
-        shmring.init(rank=0, size=2, session=session, rendezvous_timeout=60)
-    assert caught.value.errno != errno.ENOENT
-    print(caught.value)
-
-
-@pytest.mark.parametrize("what", ["wrong mode", "another user", "symlink"])
-def test_a_foreign_file_under_our_own_name_is_not_replaced(what, seed):
-    if what == "another user" and no_stranger:
-        pytest.skip(no_stranger)
-    session = f"own-{seed}-{secrets.token_hex(4)}"
-    with Squatter(segment_name(session, "r0"), **REFUSED[what]) as squatter:
-        with pytest.raises(SegmentError):
-            shmring.init(rank=0, size=1, session=session)
-        assert os.path.lexists(squatter.path)
-
-
-@pytest.mark.parametrize("contents", [b"", b"x", page()[:100], page(), page(nbytes=1 << 40), b"ready" * 1000])
-def test_a_stale_name_is_replaced_whatever_the_file_contains(contents, seed):
-    session = f"stale-{seed}-{secrets.token_hex(4)}"
-    with Squatter(segment_name(session, "r0"), contents, locked=False):
-        with shmring.init(rank=0, size=1, session=session) as comm:
-            assert comm.all_reduce(np.ones(2)).tolist() == [1, 1]

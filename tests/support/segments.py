@@ -4,7 +4,20 @@ import os
 import struct
 
 from shmring.memory import header as headers
-from shmring.memory import names, ofd_locks
+from shmring.memory import names, ofd_locks, spelling
+
+PAGE_NBYTES = 8192
+
+
+def path_of(name):
+    """The file of a name."""
+    return names.SHM_DIRECTORY + name
+
+
+def standing(session):
+    """The names that stand in /dev/shm for a session."""
+    prefix = spelling.session_prefix(session)
+    return sorted("/" + entry for entry in os.listdir(names.SHM_DIRECTORY) if ("/" + entry).startswith(prefix))
 
 
 def page(**changes):
@@ -15,7 +28,7 @@ def page(**changes):
         "magic": (0, "Q", headers.MAGIC),
         "version": (8, "I", headers.LAYOUT_VERSION),
         "header_nbytes": (12, "I", headers.HEADER_NBYTES),
-        "nbytes": (16, "Q", 8192),
+        "nbytes": (16, "Q", PAGE_NBYTES),
         "kind": (24, "I", headers.OUTBOX),
         "uid": (28, "I", os.geteuid()),
         "boot_id": (32, "16s", boot_id),
@@ -23,7 +36,7 @@ def page(**changes):
         "size": (68, "i", 2),
         "ready": (128, "I", 1),
     }
-    data = bytearray(8192)
+    data = bytearray(PAGE_NBYTES)
     for field, (offset, form, value) in fields.items():
         struct.pack_into(f"={form}", data, offset, changes.get(field, value))
     return bytes(data)
@@ -32,8 +45,8 @@ def page(**changes):
 class Squatter:
     """A file under a name of ours; alive in the sense of memory/names.py if ``locked``."""
 
-    def __init__(self, name, contents, mode=0o600, uid=None, locked=True, link=None):
-        self.path = names.SHM_DIRECTORY + name
+    def __init__(self, name, contents=b"", mode=0o600, uid=None, locked=True, link=None):
+        self.path = path_of(name)
         self.fd = -1
         if link is not None:
             os.symlink(link, self.path)

@@ -16,6 +16,7 @@ from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.limits import address_space_nbytes, limited
 from support.on_ranks import on_ranks
 from support.oracle import reduce_model
+from support.segments import standing
 from support.waits import until_ended
 
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
@@ -276,12 +277,7 @@ def test_ranks_that_ask_for_different_arrays_all_raise_and_go_on(comm):
         comm.shared_result(3) if comm.rank else comm.empty(3)
     assert (comm.zeros(3) == 0).all()
     comm.barrier()
-    assert names_left(comm) == []
-
-
-def names_left(comm):
-    """Names in shared memory of this communicator's session."""
-    return [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(spelling.session_prefix(comm.name))]
+    assert standing(comm.name) == []
 
 
 # ---- how they go -----------------------------------------------------------------------------------------------------
@@ -349,31 +345,6 @@ def test_arrays_outlive_their_communicator(comm):
     assert mappings(comm) == 0
 
 
-def reduce_for_ever(comm):
-    x = comm.empty(1 << 20, np.float32)
-    x[:] = 1
-    comm.all_reduce(x, op="max")
-    assert nmapped(comm) == 1
-    report("going")
-    while True:
-        comm.all_reduce(x, op="max")
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_survivors_of_a_kill_in_the_middle_of_mapped_all_reduces_name_the_dead(n):
-    gang = start_ranks(n, reduce_for_ever)
-    gang.wait_for("going")
-    time.sleep(0.01)
-    victim = n // 2
-    for outcome in gang.survivors_of(victim):
-        assert type(outcome.error) is PeerLostError, outcome
-        assert outcome.error.rank == victim
-
-
-def test_killing_all_ranks_that_have_shared_arrays_leaves_nothing():
-    gang = start_ranks(3, reduce_for_ever)
-    gang.wait_for("going")
-    gang.survivors_of(0, 1, 2)
     # That nothing is left of it in /dev/shm is seen around every test (conftest.py).
 
 
@@ -386,7 +357,7 @@ def die_while_making(comm, call):
     assert caught.value.rank == 1
     until_ended(comm.engine.segments[1].header.pid)
     comm.close()    # a rank that has noticed the death before it made anything unlinks the name here
-    return [name for name in names_left(comm) if name.endswith(("-r1", f"-r{comm.rank}"))]
+    return [name for name in standing(comm.name) if name.endswith(("-r1", f"-r{comm.rank}"))]
 
 
 @pytest.mark.parametrize("call", ["shm_open", "posix_fallocate", "madvise", "lstat", "fstat"])
@@ -410,7 +381,7 @@ def run_out(comm, what, room):
     if rank != size - 1:
         assert re.search(f"no rank has the shared array, because rank {size - 1} failed: cannot", str(caught.value))
     comm.barrier()
-    assert names_left(comm) == []
+    assert standing(comm.name) == []
     x[:] = rank
     comm.all_reduce(x)
     assert (x == sum(range(size))).all()

@@ -14,6 +14,7 @@ from support.harness import RANKS, report, start_ranks
 from support.helper_threads import helpers, until_helpers
 from support.interrupts import Interrupts
 from support.on_ranks import on_processes, on_ranks
+from support.segments import standing
 from support.threads import at_once, beside
 from support.waits import until_idle, until_waiting
 
@@ -37,19 +38,29 @@ def of(threads, **settings):
     return {"threads": threads, **({} if threads == 1 else {"split_nbytes": 0}), **settings}
 
 
-def loop_for_ever(comm, count):
-    x = np.ones(count, np.float32)
+def loop_for_ever(comm, count, memory="private"):
+    x = comm.array(np.ones(count, np.float32)) if memory == "shared" else np.ones(count, np.float32)
     comm.all_reduce(x, op="max")
+    if memory == "shared":
+        assert comm.engine.sharing.nzero_copy == 1
+    if memory == "pair queues":
+        for dst in range(comm.size):
+            comm.isend(np.ones(1 << 20), dst)
+    assert standing(comm.name) == []
     report("going")
     while True:
         comm.all_reduce(x, op="max")
 
 
-@pytest.mark.sample(7)
-@pytest.mark.parametrize(("count", "threads"), [(SMALL, 1), (LARGE, 1), (LARGE // 32, 3), (LARGE, 3)])
+@pytest.mark.sample(8)
+@pytest.mark.parametrize(
+    ("memory", "count", "threads"),
+    [("private", SMALL, 1), ("private", LARGE, 1), ("private", LARGE // 32, 3), ("private", LARGE, 3),
+     ("shared", LARGE, 1)],
+)  # fmt: skip
 @pytest.mark.parametrize("n", GROUPS)
-def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count, threads):
-    gang = start_ranks(n, loop_for_ever, count, init=of(threads))
+def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, memory, count, threads):
+    gang = start_ranks(n, loop_for_ever, count, memory, init=of(threads))
     gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
@@ -268,8 +279,9 @@ def test_a_waiting_rank_sleeps_with_its_threads(comm):
     comm.all_reduce(x)
 
 
-def test_killing_all_ranks_leaves_nothing():
-    gang = start_ranks(3, loop_for_ever, 1000)
+@pytest.mark.parametrize("memory", ["private", "shared", "pair queues"])
+def test_killing_all_ranks_leaves_nothing(memory):
+    gang = start_ranks(3, loop_for_ever, LARGE, memory)
     gang.wait_for("going")
     gang.survivors_of(0, 1, 2)
     assert harness.shared_names() == set()

@@ -1,7 +1,6 @@
 """Point-to-point messages on real processes: exact contents, order, matching, and what is left after errors."""
 
 import asyncio
-import errno
 import os
 import pickle
 import random
@@ -28,11 +27,9 @@ from shmring.errors import (
     CollectiveTimeoutError,
     MessageTimeoutError,
     MessageTooLongError,
-    OutOfSharedMemoryError,
     PeerLostError,
 )
 from shmring.kernel.reduce import STORES
-from shmring.memory import spelling, syscalls
 from shmring.observe.look import LOOK_NBYTES, look
 
 GROUPS = [n for n in RANKS if n > 1]
@@ -555,22 +552,6 @@ def test_a_stopped_rank_is_waited_for(victim):
     gang.results()
 
 
-def killed_all(comm):
-    others = [r for r in range(comm.size) if r != comm.rank]
-    for dst in others:
-        comm.isend(np.zeros(1_000_000), dst)
-    prefix = spelling.session_prefix(comm.name)
-    assert not [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]  # pair queues never have one
-    report("going")
-    time.sleep(1000)
-
-
-def test_killing_all_ranks_with_pair_queues_in_use_leaves_nothing():
-    gang = start_ranks(3, killed_all)
-    gang.wait_for("going")
-    gang.survivors_of(0, 1, 2)  # `no_leaks` looks at the names
-
-
 # ---- threads, processes, tasks ---------------------------------------------------------------------------------------
 
 
@@ -710,27 +691,6 @@ def use_one_pair_queue(comm, count):
 @pytest.mark.parametrize(("count", "nbytes"), [(3, 256 * 64), (300, 256 * 64 + QUEUE_NBYTES)])
 def test_only_pair_queues_in_use_have_memory_and_bytes_only_if_messages_are_long(count, nbytes):
     assert run_ranks(3, use_one_pair_queue, count, init=SHORT) == [nbytes, 0, 0]
-
-
-@on_ranks(2)
-def test_no_room_for_a_pair_queue_is_an_error_and_the_next_try_may_succeed(comm):
-    other = 1 - comm.rank
-
-    def full(call):
-        if call == "posix_fallocate":
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    syscalls.fault = full
-    for call in (comm.send, comm.isend):
-        with pytest.raises(OutOfSharedMemoryError, match="shm"):
-            call(np.zeros(3), other)
-    syscalls.fault = None
-    comm.barrier()
-    assert comm.iprobe() is None
-    comm.barrier()
-    x = np.zeros(3)
-    comm.sendrecv(np.ones(3), other, x, other)
-    assert x.tolist() == [1, 1, 1]
 
 
 # ---- traffic ---------------------------------------------------------------------------------------------------------

@@ -11,23 +11,18 @@ import pytest
 from support.children import in_child, status_of
 from support.harness import PATIENCE, is_stopped, report, run_processes, start_processes
 from support.on_ranks import on_processes
+from support.segments import Squatter, page, standing
 
 import shmring
 from shmring.bootstrap import rendezvous as rendezvous_module
 from shmring.bootstrap.rendezvous import LINGER_S, rendezvous
 from shmring.engine.outbox import prepare_outbox
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, RendezvousTimeoutError, SegmentError
-from shmring.memory import names, spelling, syscalls
+from shmring.memory import names, syscalls
 from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name, try_attach
 from shmring.memory.sweep import leftovers, sweep
 
 NBYTES = 16 << 10
-
-
-def standing(session):
-    """The names that stand in /dev/shm for a session."""
-    prefix = spelling.session_prefix(session)
-    return sorted("/" + entry for entry in os.listdir(names.SHM_DIRECTORY) if ("/" + entry).startswith(prefix))
 
 
 def wait_for_every_lock():
@@ -436,15 +431,9 @@ def test_a_size_that_cannot_be_meant_is_not_searched_through(session):
 
 
 def test_what_is_not_to_be_trusted_under_a_peers_name_is_an_error_at_once(session):
-    path = names.SHM_DIRECTORY + segment_name(session, "r1")
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    os.fchmod(descriptor, 0o666)
-    os.close(descriptor)
-    try:
-        with pytest.raises(SegmentError, match="mode 0666"):
-            rendezvous(session=session, rank=0, size=2, nbytes=NBYTES, timeout=None)
-    finally:
-        os.unlink(path)
+    with Squatter(segment_name(session, "r1"), page(), mode=0o666), pytest.raises(SegmentError, match="mode 0666"):
+        rendezvous(session=session, rank=0, size=2, nbytes=NBYTES, timeout=None)
+
 
 
 # -- prepare ----------------------------------------------------------------------------------------------------------

@@ -9,18 +9,19 @@ import os
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from functools import partial
 
 import pytest
 from support.harness import PATIENCE
 from support.limits import limited
 from support.namespaces import STRANGER, needs_stranger
 from support.programs import WATCHDOG_S, run_program, run_python
+from support.segments import PAGE_NBYTES, Squatter, page, path_of, standing
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
@@ -35,22 +36,13 @@ from shmring.memory.unnamed import create_unnamed
 
 FORK = multiprocessing.get_context("fork")
 NBYTES = 64 << 10
+forged = partial(page, rank=0, size=1)  # which `Squatter` puts under a name
 
 
 @pytest.fixture
 def name(session):
     """A name in this test's session."""
     return segment_name(session, "r0")
-
-
-def path_of(name):
-    return names.SHM_DIRECTORY + name
-
-
-def standing(session):
-    """The names that stand in /dev/shm for a session."""
-    prefix = spelling.session_prefix(session)
-    return sorted("/" + entry for entry in os.listdir(names.SHM_DIRECTORY) if ("/" + entry).startswith(prefix))
 
 
 @contextlib.contextmanager
@@ -97,46 +89,6 @@ def until_released(name):
     with names.opened(name) as fd:
         while fd is not None and names.is_alive(fd):
             time.sleep(0.001)
-
-
-@contextlib.contextmanager
-def squatted(name, contents=b"", mode=0o600, uid=None, *, locked=True):
-    """Something of a stranger's making stands under ``name``; locked, so that it passes for alive."""
-    fd = os.open(path_of(name), os.O_CREAT | os.O_EXCL | os.O_RDWR)
-    try:
-        os.write(fd, contents)
-        if locked:
-            assert ofd_locks.lock(fd, names.LIFE)
-        os.fchmod(fd, mode)
-        if uid is not None:
-            os.fchown(fd, uid, -1)
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path_of(name))
-        os.close(fd)
-
-
-def forged(**changes):
-    """The bytes of an announced segment with fields changed, as a liar would write them."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot_id = bytes.fromhex(file.read().strip().replace("-", ""))
-    fields = {  # where, what, and what is true
-        "magic": (0, "Q", headers.MAGIC),
-        "version": (8, "I", headers.LAYOUT_VERSION),
-        "header_nbytes": (12, "I", 4096),
-        "nbytes": (16, "Q", NBYTES),
-        "kind": (24, "I", OUTBOX),
-        "uid": (28, "I", os.geteuid()),
-        "boot_id": (32, "16s", boot_id),
-        "rank": (64, "i", 0),
-        "size": (68, "i", 1),
-    }
-    page = bytearray(NBYTES)
-    for field, (offset, form, value) in fields.items():
-        struct.pack_into(f"={form}", page, offset, changes.get(field, value))
-    struct.pack_into("=I", page, 128, 1)  # ready
-    return bytes(page)
 
 
 # -- the ordinary life ------------------------------------------------------------------------------------------------
@@ -338,7 +290,7 @@ def test_a_name_held_by_a_live_process_is_refused_with_its_pid_and_kept(name):
 
 
 def test_a_live_name_without_header_is_refused_too(name):
-    with squatted(name), pytest.raises(SegmentError, match="its pid is not known"):
+    with Squatter(name), pytest.raises(SegmentError, match="its pid is not known"):
         create(name, NBYTES, kind=OUTBOX)
 
 
@@ -359,7 +311,7 @@ def test_what_a_killed_process_left_is_ignored_by_attachers_and_replaced_by_crea
     "contents", [b"", b"x", bytes(NBYTES), bytes(range(256)) * 64], ids=["empty", "1", "0s", "noise"]
 )
 def test_whatever_stands_unlocked_under_our_name_is_stale_and_replaced(name, contents):
-    with squatted(name, contents, locked=False):
+    with Squatter(name, contents, locked=False):
         assert try_attach(name) is None
         with create(name, NBYTES, kind=OUTBOX) as mine:
             assert mine.is_live()
@@ -552,7 +504,7 @@ def refused(name, match):
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666, 0o610])
 def test_a_file_open_to_others_is_refused_and_not_replaced(name, mode):
-    with squatted(name, forged(), mode):
+    with Squatter(name, forged(), mode):
         refused(name, rf"open to others: mode {mode:04o}")
         with pytest.raises(SegmentError, match="open to others"):
             create(name, NBYTES, kind=OUTBOX)
@@ -561,7 +513,7 @@ def test_a_file_open_to_others_is_refused_and_not_replaced(name, mode):
 @needs_stranger
 @pytest.mark.parametrize("locked", [True, False])
 def test_a_file_of_another_user_is_refused_and_not_replaced(name, locked):
-    with squatted(name, forged(), uid=STRANGER, locked=locked):
+    with Squatter(name, forged(), uid=STRANGER, locked=locked):
         refused(name, f"belongs to uid {STRANGER}, not to this user")
         with pytest.raises(SegmentError, match=f"uid {STRANGER}"):
             create(name, NBYTES, kind=OUTBOX)
@@ -623,23 +575,23 @@ def test_what_is_not_a_regular_file_is_refused(name, make, words):
         ({"rank": -1}, "rank -1 of size 1"),
         ({"rank": 4, "size": 4}, "rank 4 of size 4"),
         ({"size": -5}, "rank 0 of size -5"),
-        ({"nbytes": NBYTES + 1}, f"truncated: its header says {NBYTES + 1} bytes, the file has {NBYTES}"),
+        ({"nbytes": 8193}, "truncated: its header says 8193 bytes, the file has 8192"),
         ({"nbytes": 2**64 - 1}, "truncated"),
         ({"nbytes": 100}, "truncated: its header says 100"),
     ],
 )
 def test_a_header_that_lies_is_refused_with_what_was_found(name, changes, match):
-    with squatted(name, forged(**changes)):
+    with Squatter(name, forged(**changes)):
         refused(name, match)
 
 
 def test_the_forger_of_these_tests_forges_well(name):
-    with squatted(name, forged()), attach(name, kind=OUTBOX, rank=0) as segment:
-        assert segment.nbytes == NBYTES
+    with Squatter(name, forged()), attach(name, kind=OUTBOX, rank=0) as segment:
+        assert segment.nbytes == PAGE_NBYTES
 
 
 def test_kind_and_rank_must_be_the_expected_ones(name):
-    with squatted(name, forged(rank=3, size=4)):
+    with Squatter(name, forged(rank=3, size=4)):
         with pytest.raises(SegmentError, match="kind outbox, expected array"):
             attach(name, kind=ARRAY)
         with pytest.raises(SegmentError, match="rank 3, expected 2"):
@@ -662,19 +614,19 @@ def test_a_segment_may_grow_and_be_announced_while_another_process_looks_at_it(n
 
 def test_random_bytes_are_refused_whatever_they_are(name):
     for _ in range(50):
-        with squatted(name, os.urandom(8192)):
+        with Squatter(name, os.urandom(8192)):
             refused(name, "magic 0x[0-9a-f]{16}, expected 0x00676e69726d6873")
 
 
 @pytest.mark.parametrize("nbytes", [1, 64, 4095])
 def test_a_file_without_a_whole_header_is_refused(name, nbytes):
-    with squatted(name, forged()[:nbytes]):
+    with Squatter(name, forged()[:nbytes]):
         refused(name, f"truncated: {nbytes} bytes cannot hold the header")
 
 
 def test_another_version_is_refused_before_it_is_ready(name):
     other = headers.LAYOUT_VERSION + 1
-    with squatted(name, forged(version=other)[:128] + bytes(NBYTES - 128)):
+    with Squatter(name, forged(version=other)[:128] + bytes(PAGE_NBYTES - 128)):
         refused(name, f"layout version {other}, expected {other - 1}")
 
 
