@@ -5,6 +5,7 @@ from functools import cache
 from itertools import product
 
 import surface
+from support.extension_types import extension_types
 
 FINISHED = ("new", "closed", "aborted")
 UNFINISHED = ("half-made", "not initialized", "refused")
@@ -31,7 +32,7 @@ def attack(script, case):
 @cache
 def grid():
     """Classes and states; only what is implemented in C is attacked unfinished, and internal classes only so."""
-    public, c_types = surface.classes(), surface.extension_types()
+    public, c_types = surface.classes(), extension_types()
     in_c = [name for name, cls in public.items() if issubclass(cls, tuple(c_types.values()))]
     internal = [name for name, cls in c_types.items() if not is_public(cls)]
     return [*product(public, FINISHED), *product(in_c, UNFINISHED), *product(internal, ["half-made"])]

@@ -7,32 +7,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
-from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import cache
-from types import ModuleType
 
 import shmring
 import shmring.ring
 from shmring.collective.mpi_names import Hint
 
-GUESTS = (
-    "shmring.torch",
-    "shmring.jax",
-    "shmring.vllm",
-    "shmring.nodes.mpi_wire",
-    "shmring.cli",
-    "shmring.bench",
-    "shmring.__main__",
-)
 # Public though not exported by `shmring` or `shmring.ring`: what calls return, and what a page mentions.
 DOCUMENTED = (
     "shmring.dtypes.is_defined",
 )
 # Not attacked: `from_mpi` starts MPI, or has no mpi4py (tests/mpi); a timeline writes files (tests/multiproc/watch).
 ELSEWHERE = ("from_mpi", "Timeline")
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, not in C
 
 # Operators and protocols as expressions, `{0}` being the object: special methods are called through these.
 PROTOCOLS = {
@@ -91,30 +78,6 @@ def classes() -> dict[str, type]:
 def functions() -> dict[str, object]:
     """Public functions by name."""
     return {name: value for name, value in exported().items() if not isinstance(value, type)}
-
-
-@cache
-def extension_types() -> dict[str, type]:
-    """Every type that is implemented in C, public or not: one that is half-made must not crash the interpreter."""
-    found = {}
-    for home in modules(shmring):
-        own = {f"{home.__name__}.{name}": value for name, value in vars(home).items() if isinstance(value, type)}
-        found |= {
-            name: value
-            for name, value in own.items()
-            if value.__module__ == home.__name__ and not value.__flags__ & HEAP_TYPE
-        }
-    return found
-
-
-def modules(package: ModuleType) -> Iterator[ModuleType]:
-    """The modules of a package and of its packages. `GUESTS` are not imported: that takes longer than an attack."""
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if not module.name.startswith(GUESTS):
-            home = importlib.import_module(module.name)
-            yield home
-            if module.ispkg:
-                yield from modules(home)
 
 
 def methods(cls: type) -> list[str]:

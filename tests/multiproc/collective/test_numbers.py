@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from support.on_ranks import on_ranks
 
-import shmring
-
 BEYOND = (1 << 31, -(1 << 31) - 1, 1 << 40, -(1 << 40), 1 << 70, -(1 << 70), np.int64(1 << 40), np.uint64(1 << 63))
 NUMBERS = {"root", "dst", "src", "tag", "out_tag", "rank"}
 
@@ -51,10 +49,3 @@ def test_ranks_and_tags_beyond_an_int_of_c_are_refused_by_name(comm):
             comm.all_gather(np.ones(2), counts=[value, 4 * value])
     comm.barrier()
     assert comm.all_reduce(np.ones(1))[0] == comm.size
-
-
-@pytest.mark.parametrize("name", ["slot_nbytes", "pair_queue_nbytes", "past_cache_nbytes"])
-@pytest.mark.parametrize("bits", [60, 70, 2000])
-def test_sizes_beyond_any_memory_are_refused_by_name(name, bits):
-    with pytest.raises(ValueError, match=rf"^{name}=\d+: must be at most"):
-        shmring.init(rank=0, size=1, session="too-large", **{name: 1 << bits})

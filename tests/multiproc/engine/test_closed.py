@@ -98,7 +98,8 @@ def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
 
 @pytest.mark.parametrize(
     "what",
-    ["abort", "subgroup", "dup", "empty", "placement", "is_broken", "gone_ranks", "close", "receive", "barrier"],
+    ["abort", "subgroup", "dup", "empty", "placement", "is_broken", "gone_ranks", "close", "receive", "barrier",
+     "looks"],
 )
 @on_ranks(2)
 def test_close_in_one_thread_while_others_call(comm, what):
@@ -114,6 +115,7 @@ def test_close_in_one_thread_while_others_call(comm, what):
         "close": lambda group: group.close(),
         "receive": lambda group: group.recv(np.ones(3), 1 - group.rank),
         "barrier": lambda group: group.barrier(),
+        "looks": lambda group: (group.stats(), repr(group), group.engine.totals(), group.engine.rank_states()),
     }
     for turn in range(6):
         group = comm.dup()

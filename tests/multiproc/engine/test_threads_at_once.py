@@ -12,7 +12,6 @@ from support.on_ranks import on_ranks
 from support.threads import at_once
 
 import shmring
-from shmring.errors import BrokenError, ClosedError
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 
 NTHREADS = 4
@@ -140,25 +139,6 @@ def test_shared_arrays_are_made_and_dropped_while_others_are_used(comm):
             dropped.join()
 
     at_once(make, *[take] * (NTHREADS - 1))
-
-
-def close_while_watched(comm):
-    def watch():
-        try:
-            while not comm.closed:
-                comm.stats(), comm.is_broken, repr(comm), comm.engine.totals()
-                comm.engine.rank_states()
-                comm.barrier()
-        except (ClosedError, BrokenError):
-            pass
-
-    at_once(*[watch] * NTHREADS, comm.close)
-
-
-def test_a_communicator_is_closed_while_other_threads_look_at_it_and_use_it():
-    for _ in range(5):
-        with shmring.init(rank=0, size=1, session=f"threads{random.getrandbits(60):x}") as comm:
-            close_while_watched(comm)
 
 
 # ---- channels ----------------------------------------------------------------------------------------------------

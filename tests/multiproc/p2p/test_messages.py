@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from support.children import in_child, status_of
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.on_ranks import on_ranks
-from support.threads import at_once
 from support.waits import until_ended, until_idle, until_waiting
 
 import shmring
@@ -574,25 +572,6 @@ def test_a_blocked_receive_shuts_out_no_other_thread(comm):
     comm.send(np.ones(1), other, 99)
     thread.join()
     assert got[0] == 1
-
-
-@on_ranks(2, init={"pair_queue_nbytes": 65536})
-def test_threads_of_a_rank_each_get_their_own_messages(comm):
-    nthreads, times = 4, 60
-    other = 1 - comm.rank
-
-    def work(tag):
-        for i in range(times):
-            nbytes = (7919 * i + tag) % 20_000
-            if comm.rank == 0:
-                comm.send(np.full(nbytes, i % 251, np.uint8), other, tag)
-            x = np.zeros(20_000, np.uint8)
-            assert comm.recv(x, other, tag).nbytes == nbytes, (tag, i)
-            assert (x[:nbytes] == i % 251).all(), (tag, i)
-            if comm.rank == 1:
-                comm.send(x[:nbytes], other, tag)
-
-    at_once(*[partial(work, tag) for tag in range(nthreads)])
 
 
 @on_ranks(2)

@@ -1,6 +1,5 @@
 """Channels in one process: what goes in comes out, once, in order; views end; what is wrong is refused."""
 
-import contextlib
 import os
 import pickle
 import queue
@@ -678,26 +677,6 @@ def test_another_object_of_the_same_process_cannot_take_a_taken_end():
         again.send(b"mine, too")
     assert caught.value.pid == os.getpid()
     assert receiver.recv() == b"mine"
-
-
-def test_a_second_thread_in_one_end_is_refused():
-    sender, receiver = shmring.channel()
-
-    def receive():
-        while True:  # the other thread may be in a call just then
-            with contextlib.suppress(RuntimeError):
-                return receiver.recv()
-
-    refused = False
-    with beside(receive):
-        while not refused:
-            try:
-                receiver.recv(0)
-            except RuntimeError as error:
-                refused = "another thread" in str(error)
-            except queue.Empty:
-                pass
-        sender.send(b"")
 
 
 def test_ctrl_c_ends_a_wait_and_leaves_the_channel_usable():
