@@ -1,51 +1,10 @@
-"""Every collective of torch.distributed, in every form, against exact answers."""
+"""Collectives of torch.distributed beside the checks of test_torch_checks: earlier names, and the bits of gloo."""
 
-import pytest
 import torch
 import torch.distributed as dist
-from support.torch_checks.collectives import (
-    all_reduce_ops,
-    coalesced,
-    disagreed,
-    integer_averages,
-    modes,
-    objects,
-    odd_tensors,
-    sparse,
-)
-from support.torch_checks.driver import run_torch_cases
-from support.torch_groups import on_group, run_group
+from support.torch_groups import on_group
 
 SIZES = (1, 2, 3)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_every_case_is_right_in_every_form(n, seed):
-    run_group(n, run_torch_cases, 120, seed)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_tensors_of_odd_shapes_and_types(n):
-    run_group(n, odd_tensors)
-
-@pytest.mark.parametrize("n", SIZES)
-def test_averages_of_integers_are_rounded_to_zero(n):
-    run_group(n, integer_averages)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_all_reduce_has_every_operation_and_refuses_those_without_meaning(n):
-    run_group(n, all_reduce_ops)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_coalesced_forms(n):
-    run_group(n, coalesced)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_sparse_tensors_are_summed(n):
-    run_group(n, sparse)
 
 
 @on_group(*SIZES)
@@ -67,19 +26,6 @@ def test_the_names_of_earlier_versions_of_torch(rank):
     out = torch.empty(2 * n)
     group.alltoall_base(out, torch.full((2 * n,), float(rank)), [], [], dist.distributed_c10d.AllToAllOptions()).wait()
     assert torch.equal(out, want)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_objects(n):
-    run_group(n, objects)
-
-
-def test_tensors_of_autograd_and_of_inference_mode():
-    run_group(2, modes)
-
-
-def test_ranks_that_disagree_all_get_an_error():
-    run_group(2, disagreed)
 
 
 @on_group(2)

@@ -1,4 +1,4 @@
-"""Groups: how they are made, named, timed, ended; and their monitored barrier."""
+"""Groups: how they are named and ended, and what failures of training raise; see also test_torch_checks."""
 
 import os
 import time
@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.programs import run_python
-from support.torch_checks.groups import again, late, meshes, monitored, set_later, subgroups
 from support.torch_groups import on_group, run_group, start_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -38,30 +37,6 @@ def default_group(rank):
 @pytest.mark.parametrize("backend", ["shmring", "cpu:shmring"])
 def test_the_default_group_is_of_shmring_and_has_its_name(backend):
     run_group(2, default_group, backend=backend)
-
-
-def test_a_group_can_be_made_again_by_the_same_store():
-    run_group(2, again)
-
-
-def test_groups_of_some_ranks_overlap_have_settings_and_stand_beside_gloo():
-    run_group(4, subgroups)
-
-
-def test_device_meshes():
-    run_group(4, meshes)
-
-
-def test_timeouts_are_those_of_the_group_and_have_torchs_form():
-    run_group(2, late)
-
-
-def test_the_timeout_can_be_set_later():
-    run_group(2, set_later)
-
-
-def test_a_monitored_barrier_names_the_late_ranks():
-    run_group(4, monitored)
 
 
 @on_group(3)

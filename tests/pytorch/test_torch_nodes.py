@@ -14,9 +14,7 @@ import torch
 import torch.distributed as dist
 from support.children import in_child, status_of
 from support.programs import run_in_launcher
-from support.torch_checks import collectives, messages, training, work
-from support.torch_checks import groups as groups_of_ranks
-from support.torch_checks.driver import run_torch_cases
+from support.torch_checks import training
 from support.torch_groups import on_group, run_group, start_group
 
 import shmring
@@ -24,50 +22,7 @@ import shmring
 LEAVING = Path(__file__).with_name("leaving.py")
 
 # By rank: those with the same letter are on the same node.
-IN_ROWS = ("aabb", "aaab", "abcc")
-LAYOUTS = (*IN_ROWS, "abab")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_case_is_right_in_every_form_on_several_nodes(layout, seed):
-    run_group(len(layout), run_torch_cases, 80, seed, labels=layout)
-
-
-@pytest.mark.parametrize("layout", IN_ROWS)
-@pytest.mark.parametrize(
-    "check",
-    [
-        collectives.all_reduce_ops, collectives.odd_tensors, collectives.integer_averages, collectives.coalesced,
-        collectives.sparse, collectives.objects, messages.any_source, messages.both_ways, work.in_background,
-        work.futures,
-    ],
-    ids=lambda check: check.__name__,
-)  # fmt: skip
-def test_what_holds_on_one_node_holds_on_several(check, layout):
-    run_group(len(layout), check, labels=layout)
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        collectives.modes, collectives.disagreed, messages.all_types, messages.without_a_waiter, messages.futures,
-        messages.in_vain, messages.misfits, messages.late, groups_of_ranks.again, groups_of_ranks.late,
-        groups_of_ranks.set_later, work.callbacks_communicate,
-    ],
-    ids=lambda check: check.__name__,
-)  # fmt: skip
-def test_what_holds_for_two_ranks_holds_for_two_nodes(check):
-    run_group(2, check, labels="ab")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    "check",
-    [groups_of_ranks.subgroups, groups_of_ranks.meshes, groups_of_ranks.monitored],
-    ids=lambda check: check.__name__,
-)
-def test_groups_of_ranks_of_any_nodes(check, layout):
-    run_group(4, check, labels=layout)
+LAYOUTS = ("aabb", "aaab", "abcc", "abab")
 
 
 @on_group(4, labels="abab")

@@ -1,28 +1,12 @@
-"""Calls in the background: work, futures, callbacks that communicate; profiles of them."""
+"""Calls in the background: errors and profiles of them; see also test_torch_checks."""
 
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.torch_checks.work import callbacks_communicate, futures, in_background
-from support.torch_groups import on_group, run_group
+from support.torch_groups import on_group
 from support.waits import until_waiting
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_calls_in_the_background_keep_their_order(n):
-    run_group(n, in_background)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_futures_get_the_result_tensors(n):
-    run_group(n, futures)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_callbacks_may_communicate_and_wait(n):
-    run_group(n, callbacks_communicate)
 
 
 @on_group(2)
