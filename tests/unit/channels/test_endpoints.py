@@ -703,7 +703,7 @@ def test_an_invalid_counter_or_frame_word_is_refused():
 
 @pytest.mark.parametrize("interval", [-1.0, float("nan"), float("inf"), 1e18])
 def test_a_look_over_an_impossible_interval_is_refused(interval):
-    with pytest.raises(ValueError, match="interval=.*: must be seconds from 0 to"):
+    with pytest.raises(ValueError, match=r"interval=.*: must be seconds from 0 to"):
         shmring.list_channels(interval)
 
 
