@@ -31,7 +31,7 @@ CAPACITY_NBYTES = 16 << 20
 SPIN_NS = 1_000_000
 
 _MARK = "channel-vllm"  # in the names of segments, by which `_create_from_handle` knows the handles of this module
-_TICK_S = 0.2  # a waiting reader looks so often whether `shutdown` was called by another thread
+_TICK_S = 0.1  # a waiting reader looks so often whether `shutdown` was called by another thread
 _POLL_S = 0.001  # while the processes of a queue come together
 
 # What vLLM's class must look like for this module to replace it: the parameters of each method that it calls.
