@@ -240,7 +240,7 @@ cdef void conclude(learner_t *l) noexcept nogil:
     if l.trip_ns[1]:
         l.usual_trip_ns = l.trip_ns[1]
     if changed:
-        start_over(l, moved)
+        start_over(l, a, moved)
     elif a < 0:
         l.next_look = l.calls + IDLE
     elif base == INT64_MAX or trial == INT64_MAX:
@@ -267,22 +267,22 @@ cdef bint has_changed(learner_t *l) noexcept nogil:
     return usual > 0 and base < INT64_MAX and (base > usual + usual // 3 or base < usual - usual // 4)
 
 
-cdef void start_over(learner_t *l, bint moved) noexcept nogil:
-    """All that was learned may be wrong now, and what was counted as lost in this look."""
+cdef void start_over(learner_t *l, int tried, bint moved) noexcept nogil:
+    """All that was learned may be wrong now, and what was counted as lost in this look. On a machine that changes from
+    look to look all alternatives have their turns: what is due stays due for longer than the one just tried."""
     cdef int a
-    cdef bint is_covered = False
+    cdef bint is_first, is_covered = False
     l.lost = l.lost_before
     if moved or l.calls - l.granted >= RELIEF:
         l.granted = l.calls
         l.lost = min(l.lost, CALL * <int64_t> (l.calls // SHARE))
     for a in range(BEFORE + 1):
-        l.alternatives[a].due = l.calls
         l.alternatives[a].wait = 0
         l.alternatives[a].ratio = 0
         l.alternatives[a].state = UNKNOWN
-        if a != BEFORE and matters(l, a) and variant_with(l, a) == l.before:
-            l.alternatives[a].due = 0
-            is_covered = True
+        is_first = matters(l, a) and variant_with(l, a) == l.before
+        l.alternatives[a].due = l.calls if a == tried else 0 if is_first else min(l.alternatives[a].due, l.calls)
+        is_covered |= is_first and a != BEFORE
     if is_covered:
         l.alternatives[BEFORE].due = UINT64_MAX
 

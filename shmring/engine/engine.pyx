@@ -190,6 +190,7 @@ cdef class Engine:
         self.c.group.spin_ns = self.config.spin_ns(size, processors)
         self.c.group.yields = 4 if size <= processors else 16
         self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        self.variants.is_crowded = size > processors
 
     def apply_tuning(self, thresholds):
         """Apply what calibration has led to (`shmring.bootstrap.tuning`): before the first call, alike on all ranks."""

@@ -73,12 +73,14 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
     cdef uint64_t *word = &e.group.outbox[decider].choices[program.learner]
     cdef uint64_t published
     cdef int64_t now = 0, inside_ns, whole_ns
+    cdef bint is_late
     if decider == e.group.rank:
         if c.is_timed:
             now = now_ns()
             whole_ns = now - c.begun_ns
-            # Ranks that may be whole calls apart wait in the call for what was spent before it.
-            inside_ns = whole_ns if c.inside_ns >= 0 and program.lead > LEAD_OF_ALL else c.inside_ns
+            # Ranks that may be whole calls apart, or that take turns, wait in the call for what was spent before it.
+            is_late = program.lead > LEAD_OF_ALL or v.is_crowded
+            inside_ns = whole_ns if c.inside_ns >= 0 and is_late else c.inside_ns
             note(own, own.calls - 1, inside_ns, whole_ns)
         published = look(own)
         if published:

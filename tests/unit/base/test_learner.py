@@ -81,6 +81,17 @@ def test_noise_and_stragglers_decide_nothing_for_long(seed):
         assert sum(late) < 1.05 * len(late) * costs[best]
 
 
+def test_where_most_looks_find_a_change_every_alternative_has_its_turn():
+    # As with more ranks than processors, where the time within a call depends on when the others get a processor.
+    rank, calls = Rank([4, 2, 4], window=6), itertools.count()
+
+    def inside(variant):
+        return UNIT * (20 if variant[OUTPUT] == 2 else 100) * (1 + next(calls) // 8 % 2)
+
+    made = [rank.call(inside)[0] for _ in range(2000)]
+    assert [variant[OUTPUT] for variant in made[-500:]].count(2) > 400
+
+
 @pytest.mark.parametrize("before", [NEAR, FAR, ZEN])
 @pytest.mark.parametrize("after", [NEAR, FAR, ZEN])
 def test_a_change_of_the_machine_is_followed_within_two_hundred_calls(before, after):
