@@ -84,11 +84,12 @@ def row(comm, call, nbytes, is_shared, seconds):
     with comm.dup() as other:  # the process computes the plans of a size once
         turn(other, loop_of(statement(other, call, nbytes, is_shared)), 1, warmup=0)
     for number in range(SETS):
-        groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
+        settings = {"shipped": {}} | fixed
+        for name in list(settings)[: number * len(settings) // SETS]:  # the first has colder caches and memory
+            settings[name] = settings.pop(name)
+        groups = {name: comm.dup(**those) for name, those in settings.items()}
         runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
         loops = {name: loop_of(run) for name, run in runs.items()}
-        for name in list(loops)[: number * len(loops) // SETS]:  # what comes first finds cold caches
-            loops[name] = loops.pop(name)
         begun = [{name: turn(comm, loop, FIRST, warmup=0) for name, loop in loops.items()}]
         longest = int(FIRST_SECONDS / (FIRST * 1e-6 * sum(begun[0].values())))
         for _ in range(min(longest, 1000 // FIRST) - 1):

@@ -80,9 +80,11 @@ ctypedef struct program_t:
 ctypedef struct call_learner_t:
     uint64_t signature             # 0: none
     uint64_t used_at               # the first round of its last call
-    bint is_timed                  # so is the last call: `begun_ns` and `inside_ns`
+    uint64_t ncalls
+    uint32_t variant               # of the step of calls that has begun (`begin_step`)
+    bint is_timed                  # so is that step: `begun_ns` and `inside_ns`
     int64_t begun_ns
-    int64_t inside_ns              # negative: the call was not made in its variant
+    int64_t inside_ns              # of its last call; negative: no call was made in the variant
     learner_t learned
 
 # How far one collective has come: enough to go on after a signal was handled.

@@ -175,8 +175,8 @@ cdef class Engine:
         self.variants.learns_path = self.config.internals.direct < 0
         self.variants.stores = stores if 0 <= stores < EXCHANGED else 0
         self.variants.path = self.config.internals.direct == 0
-        # More ranks than two store more copies of each result.
-        self.variants.exchanges = stores == EXCHANGED or (stores < 0 and size == 2)
+        self.variants.step = 1
+        self.variants.exchanges = stores == EXCHANGED or stores < 0
         return 0
 
     def __dealloc__(self):
@@ -190,7 +190,6 @@ cdef class Engine:
         self.c.group.spin_ns = self.config.spin_ns(size, processors)
         self.c.group.yields = 4 if size <= processors else 16
         self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
-        self.variants.is_crowded = size > processors
 
     def apply_tuning(self, thresholds):
         """Apply what calibration has led to (`shmring.bootstrap.tuning`): before the first call, alike on all ranks."""
@@ -201,7 +200,10 @@ cdef class Engine:
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
         if self.variants.learns_stores and thresholds.is_far:
             self.variants.stores = SHMRING_STREAMING      # to begin with
-        if self.c.group.size <= thresholds.processors:
+        if self.c.group.size > thresholds.processors:
+            # Ranks take turns on a processor, and one may be so many rounds ahead: the time of a single call says little.
+            self.variants.step = self.c.nslots
+        else:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
 
     # ---- turns: one thread at a time ----

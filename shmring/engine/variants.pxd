@@ -16,7 +16,7 @@ ctypedef struct variants_t:
     int stores
     bint exchanges
     int path                       # of shared arrays
-    bint is_crowded                # more ranks than processors: a rank waits in its calls for a processor
+    uint32_t step                  # calls that are timed together
     # What is not set by hand.
     bint learns_stores
     bint learns_output

@@ -55,40 +55,62 @@ cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t
         offer &= values_of(STORES, 4) | values_of(OUTPUT, 4)
     if x.passed_nbytes < TELLING_NBYTES:
         offer &= ~values_of(OUTPUT, 4)      # small outputs stay in the cache, as by rule
-    open_learner(&found.learned, v.ntenants, guess, offer, 0 if is_own else program.lead, program.window)
+    open_learner(&found.learned, v.ntenants, guess, offer, 0 if is_own else steps_of(v, program.lead),
+                 max(steps_of(v, program.window), <uint32_t> LEAST_TIMED))
     found.learned.tenant |= found.learned.tenant == 0      # no word is 0
     for i in range(SHMRING_NCHOICES):
         put_off(&found.learned, &v.learners[i].learned)
     found.signature = x.signature
+    found.ncalls = 0
     found.is_timed = False
     return found
+
+
+cdef inline uint32_t steps_of(variants_t *v, uint32_t ncalls) noexcept nogil:
+    return (ncalls + v.step - 1) // v.step
 
 
 cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """Choose the variant of a call that begins, on all ranks alike."""
     cdef call_learner_t *c = find_learner(v, program, x)
+    if c.ncalls % v.step == 0:
+        begin_step(e, v, program, x, c)
+    c.ncalls += 1
+    c.used_at = e.next_round + 1
+    x.variant = c.variant
+    x.is_timed = c.is_timed
+    x.learner = c
+    x.late_ns = 0
+    x.outbox_stores = value_of(x.variant, STORES)
+    x.out_stores = output_stores(x, x.usual_stores)
+    x.program = program.schedules[value_of(x.variant, SCHEDULE) | MOST_SCHEDULES * value_of(x.variant, THREADS)
+                                  & 2 * MOST_SCHEDULES - 1]
+    if x.program == NULL:         # a peer has written nonsense
+        x.program = program
+
+
+cdef void begin_step(engine_t *e, variants_t *v, program_t *program, execution_t *x, call_learner_t *c) noexcept nogil:
+    """Begin ``v.step`` calls, which to the learner are one."""
     cdef learner_t *own = &c.learned
     cdef int size = e.group.size
     cdef int decider = e.group.rank if x.kind == KIND_NONE else (max(x.root, 0) + program.decider + size) % size
     cdef uint64_t *word = &e.group.outbox[decider].choices[program.learner]
     cdef uint64_t published
     cdef int64_t now = 0, inside_ns, whole_ns
-    cdef bint is_late
     if decider == e.group.rank:
         if c.is_timed:
             now = now_ns()
             whole_ns = now - c.begun_ns
-            # Ranks that may be whole calls apart, or that take turns, wait in the call for what was spent before it.
-            is_late = program.lead > LEAD_OF_ALL or v.is_crowded
-            inside_ns = whole_ns if c.inside_ns >= 0 and is_late else c.inside_ns
+            # Ranks that may be whole calls apart, as in any step of several, wait in the call for what was spent before.
+            inside_ns = whole_ns if c.inside_ns >= 0 and (program.lead > LEAD_OF_ALL or v.step > 1) else c.inside_ns
             note(own, own.calls - 1, inside_ns, whole_ns)
         published = look(own)
         if published:
-            store_release_u64(word, published)          # SYNC choice (meets: choose_variant)
-    # SYNC choice (meets: choose_variant). The rank that decides has published it some calls ago: `learner_t.lead`.
-    x.variant = begin(own, load_acquire_u64(word))
-    x.is_timed = c.is_timed = decider == e.group.rank and is_timed(own, own.calls - 1)
-    if x.is_timed:
+            store_release_u64(word, published)          # SYNC choice (meets: begin_step)
+    # SYNC choice (meets: begin_step). The rank that decides has published it some calls ago: `learner_t.lead`.
+    c.variant = begin(own, load_acquire_u64(word))
+    c.is_timed = decider == e.group.rank and is_timed(own, own.calls - 1)
+    if c.is_timed:
         if own.calls <= own.timed_from + LEAST_TIMED:
             note_trip(own, trip_ns(word))
             now = 0
@@ -98,15 +120,6 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
         v.stores = value_of(own.stay, STORES)
         if program.exchange:
             v.exchanges = value_of(own.stay, SCHEDULE) == program.exchange
-    c.used_at = e.next_round + 1
-    x.learner = c
-    x.late_ns = 0
-    x.outbox_stores = value_of(x.variant, STORES)
-    x.out_stores = output_stores(x, x.usual_stores)
-    x.program = program.schedules[value_of(x.variant, SCHEDULE) | MOST_SCHEDULES * value_of(x.variant, THREADS)
-                                  & 2 * MOST_SCHEDULES - 1]
-    if x.program == NULL:         # a peer has written nonsense
-        x.program = program
 
 
 cdef int output_stores(execution_t *x, int usual) noexcept nogil:
@@ -157,7 +170,7 @@ cdef dict stats_of(variants_t *v, Program program, nbytes, int nthreads):
         "nbytes": nbytes,
         "rounds": made.code.rounds,
         "threads": 1 if made.last is None else nthreads,
-        "calls": own.calls if is_known else 0,
+        "calls": c.ncalls if is_known else 0,
         "variant": {name: of[value_of(variant, at)] for name, (at, of) in names.items()} if is_known else {},
         "tried_us": {name: tried for name, (at, of) in names.items() if is_known and (tried := tried_us(own, at, of))},
     }
