@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 12u
+#define SHMRING_LAYOUT_VERSION 13u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -73,7 +73,7 @@ typedef struct {
     uint32_t before; /* the variant in use before the last change of it */
     int32_t tried;   /* the alternative on trial; ALTERNATIVES: `before`; -1: none */
     uint32_t is_looking;
-    uint32_t unused;
+    uint32_t ordinary; /* the alternative that is tried with ordinary stores; 0: none */
     uint64_t next_look; /* the call before which to look again */
     uint64_t timed_from; /* the calls that are timed, */
     uint64_t timed_to;

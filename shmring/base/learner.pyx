@@ -27,7 +27,7 @@ laps round a ring (`ring/laps.pxd`) and, in tests, simulated machines.
 from libc.stdint cimport INT64_MAX, UINT64_MAX
 from libc.string cimport memset
 
-from shmring._c.layout cimport SHMRING_STRING
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STRING
 
 
 cdef enum:
@@ -154,11 +154,14 @@ cdef inline bint matters(learner_t *l, int a) noexcept nogil:
 
 cdef inline uint32_t variant_with(learner_t *l, int a) noexcept nogil:
     """The variant in use with that alternative. Directly on shared arrays nothing is staged: so stores into the outbox
-    and schedules are tried with staged ones."""
+    and schedules are tried with staged ones. An exchange is best with ordinary stores, far as well, where no other
+    schedule is."""
     cdef uint32_t variant
     if a == BEFORE:
         return l.before
     variant = with_alternative(l.stay, a)
+    if l.ordinary == <uint32_t> a != 0:
+        variant = with_alternative(variant, alternative(STORES, SHMRING_ORDINARY))
     if l.offer >> alternative(PATH, 1) & 1 and dimension_of(a) not in (OUTPUT, PATH):
         variant = with_alternative(variant, alternative(PATH, 1))
     return variant
@@ -351,6 +354,8 @@ cdef class Learner:
         one that decides.
     window : int
         Calls of a trial, of which the last four count.
+    exchange : int
+        The schedule that is tried with ordinary stores; 0: none.
 
     Notes
     -----
@@ -360,13 +365,14 @@ cdef class Learner:
 
     cdef learner_t l
 
-    def __cinit__(self, nvalues, guess=(), uint32_t lead=0, uint32_t window=LEAST_TIMED):
+    def __cinit__(self, nvalues, guess=(), uint32_t lead=0, uint32_t window=LEAST_TIMED, int exchange=0):
         cdef uint32_t offer = 0, variant = 0
         for dimension, n in enumerate(nvalues):
             offer |= values_of(dimension, n) if n > 1 else 0
         for dimension, value in enumerate(guess):
             variant = with_alternative(variant, alternative(dimension, value))
         open_learner(&self.l, 1, variant, offer, lead, window)
+        self.l.ordinary = alternative(SCHEDULE, exchange) if exchange else 0
 
     def look(self):
         """Before a call of the rank that decides: the word to publish, or 0."""

@@ -70,13 +70,12 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
 
 def _wait_on_words(ends: list[Any], deadline: float | None) -> list[Any]:
     each = list({id(end): end for end in ends}.values())
-    words = WordSleep(each)
     while True:
         ready = {id(end) for end in each if end.poll(0)}
         left = _seconds_to(deadline)
         if ready or left == 0:
             return [end for end in ends if id(end) in ready]
-        words.sleep(left)
+        WordSleep(each).sleep(left)
 
 
 def _wait_on_descriptors(ends: list[Any], deadline: float | None) -> list[Any]:

@@ -29,7 +29,7 @@ def can_sleep_on_words(list ends):
 
 @cython.final
 cdef class WordSleep:
-    """A sleep until one of several receivers may have something; they were just seen to have nothing.
+    """One sleep until one of several receivers may have something; they were just seen to have nothing.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ ctypedef struct program_t:
     size_t share_nbytes
     # Variants of the same call, of which this is the first: by schedule, and by schedule and with or without threads.
     program_t *schedules[2 * MOST_SCHEDULES]
-    int exchange                   # which schedule is an exchange, if the first one is a two-shot; else 0
+    int exchange                   # which schedule is an exchange; 0: none
     uint32_t offer                 # what is learned (base/learner.pxd), equal on all ranks but for what is set by hand
     uint32_t window
     uint32_t lead

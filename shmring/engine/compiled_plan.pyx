@@ -80,7 +80,7 @@ cdef class Program:
         """Add another way to make the same call."""
         self.variants[number] = other
         self.code.schedules[number] = &other.code
-        if number < MOST_SCHEDULES and (self.plan.algorithm, other.plan.algorithm) == ("two_shot", "exchange"):
+        if number < MOST_SCHEDULES and other.plan.algorithm == "exchange":
             self.code.exchange = number
         return 0
 

@@ -58,6 +58,8 @@ cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t
     open_learner(&found.learned, v.ntenants, guess, offer, 0 if is_own else steps_of(v, program.lead),
                  max(steps_of(v, program.window), <uint32_t> LEAST_TIMED))
     found.learned.tenant |= found.learned.tenant == 0      # no word is 0
+    if program.exchange:
+        found.learned.ordinary = alternative(SCHEDULE, program.exchange)
     for i in range(SHMRING_NCHOICES):
         put_off(&found.learned, &v.learners[i].learned)
     found.signature = x.signature

@@ -124,6 +124,14 @@ def test_stores_are_tried_with_staged_arrays_where_direct_ones_are_in_use():
     assert {variant[:2] for variant, _ in made[-50:]} == {(1, 1)}
 
 
+def test_an_exchange_is_tried_with_ordinary_stores():
+    # Far: without an exchange ordinary stores are the slowest, and an exchange is slow with streaming ones.
+    rank = Rank([4, 1, 1, 3], guess=(1,), window=6, exchange=2)
+    costs = {0: (96, 46, 96, 140), 1: (98, 50, 98, 140), 2: (37, 50, 41, 50)}
+    made = [rank.call(lambda v: UNIT * costs[v[SCHEDULE]][v[STORES]])[0] for _ in range(400)]
+    assert [(variant[STORES], variant[SCHEDULE]) for variant in made[-50:]].count((0, 2)) > 40
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_best_variant_of_any_independent_costs_is_found(seed):
     generator = random.Random(seed)
