@@ -272,7 +272,7 @@ cdef bint has_changed(learner_t *l) noexcept nogil:
 
 cdef void start_over(learner_t *l, int tried, bint moved) noexcept nogil:
     """All that was learned may be wrong now, and what was counted as lost in this look. On a machine that changes from
-    look to look all alternatives have their turns: what is due stays due for longer than the one just tried."""
+    look to look all alternatives have their turns: first come those not tried since the change before."""
     cdef int a
     cdef bint is_first, is_covered = False
     l.lost = l.lost_before
@@ -280,11 +280,14 @@ cdef void start_over(learner_t *l, int tried, bint moved) noexcept nogil:
         l.granted = l.calls
         l.lost = min(l.lost, CALL * <int64_t> (l.calls // SHARE))
     for a in range(BEFORE + 1):
+        is_first = a != tried and matters(l, a) and variant_with(l, a) == l.before
+        if is_first:
+            l.alternatives[a].due = 0
+        elif a == tried or l.alternatives[a].ratio or l.alternatives[a].due > l.calls:
+            l.alternatives[a].due = l.calls
         l.alternatives[a].wait = 0
         l.alternatives[a].ratio = 0
         l.alternatives[a].state = UNKNOWN
-        is_first = matters(l, a) and variant_with(l, a) == l.before
-        l.alternatives[a].due = l.calls if a == tried else 0 if is_first else min(l.alternatives[a].due, l.calls)
         is_covered |= is_first and a != BEFORE
     if is_covered:
         l.alternatives[BEFORE].due = UINT64_MAX

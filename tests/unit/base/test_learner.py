@@ -208,7 +208,7 @@ def test_ranks_never_disagree(size, lead, seed):
     for _ in range(64 // size):
         made = run_ranks(generator, size, lead, 400, changing(generator), ahead=lead)
         assert all(one == made[0] for one in made)
-        assert len({*made[0]}) > 2  # there was something to agree about
+        assert len({*made[0]}) > 1  # there was something to agree about
 
 
 def test_ranks_disagree_where_words_arrive_too_late(seed):
