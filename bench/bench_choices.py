@@ -12,12 +12,12 @@ virtual machine's host may move its processors. Ranks are bound to processors.
 
     python bench/bench_choices.py                                        # all rows, an hour
     python bench/bench_choices.py --ranks 2 --calls all_reduce broadcast --sizes 1048576 --shared 0
-    python bench/bench_choices.py --ranks 2 --calls broadcast --sizes 262144 --moves 60
-                                                       # calls until the choice has followed the host's moves
+    python bench/bench_choices.py --ranks 2 --calls broadcast --sizes 262144 --moves 5
+                                                       # calls until the choice has followed moves of the ranks
 """
 
 import argparse
-import itertools
+import os
 import statistics
 import time
 
@@ -38,8 +38,9 @@ STAGED = {
 DIRECT = {f"direct, outputs {name}": {"direct": 1} | output for name, output in OUTPUTS.items()}
 SLICE_S, SLICE_NBYTES, CYCLES = 0.004, 256 << 20, 5
 FIRST, FIRST_SECONDS, SETS = 20, 4.0, 3
-LEAST_STAY = 400  # calls in one place, for a move to count
+STAYS, LEAST_STAY = 5, 600  # with --moves: stays of each call, and calls in each
 COLUMNS = "call", "bytes", "arrays", "shipped us", "best us", "ratio", "first 20", "all", "trip us", "best; in use"
+MOVE_COLUMNS = "call", "bytes", "place", "shipped us", "best us", "ratio", "after calls", "trip us", "best; in use"
 
 
 def statement(comm, call, nbytes, is_shared):
@@ -129,43 +130,50 @@ def best_of(ratios):
 
 
 def print_moves(comm, call, nbytes, seconds):
-    """Print after how many calls streaming stores came into use, or went out of it, when the host moved processors."""
-    run, trip = loop_of(statement(comm, call, nbytes, False)), loop_of(comm.barrier)
-    looks, deadline = [], time.monotonic() + seconds
-    turn(comm, run, FIRST)
-    while not comm.broadcast_object(time.monotonic() > deadline):
-        is_streaming = comm.stats()["programs"][-1]["variant"]["stores"] == "streaming"
-        looks.append((2 * turn(comm, trip, 50), is_streaming))
-        turn(comm, run, FIRST, warmup=0)
-    trips = [statistics.median(trip_us for trip_us, _ in looks[max(i - 2, 0) : i + 3]) for i in range(len(looks))]
-    near, far = sorted(trips)[len(trips) // 20], sorted(trips)[-len(trips) // 20]
-    places = []  # whether the processors are far, and whether stores are streaming there, look by look
-    for is_far, part in itertools.groupby(zip(trips, looks, strict=True), lambda look: look[0] ** 2 > near * far):
-        places.append((is_far, [is_streaming for _, (_, is_streaming) in part]))
-    took = []
-    for (_, before), (is_far, here) in itertools.pairwise(places):
-        if min(len(before), len(here)) * FIRST >= LEAST_STAY:
-            settled = statistics.mode(here[len(here) // 2 :])
-            took.append((is_far, FIRST * next(i for i in range(len(here)) if set(here[i : i + 5]) == {settled})))
-    if comm.rank == 0:
-        print(f"{call} of {nbytes} bytes, {FIRST * len(looks)} calls, round trips of {near:.2f} and {far:.2f} us")
-        for name, is_far in (("to far", True), ("to near", False)):
-            print(f"{name}, calls: {sorted(n for where, n in took if where == is_far)}", flush=True)
+    """Put both ranks on one processor, and back: print for each stay the times at its end, as shipped and of the best
+    fixed variant, and after how many calls those as shipped were as quick as in its second half."""
+    fixed = {name: STAGED[name] for name in STAGED if name.endswith("cached")}
+    groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
+    runs = {name: statement(group, call, nbytes, False) for name, group in groups.items()}
+    run = loop_of(runs["shipped"])
+    for stay in range(STAYS):
+        place = ("a processor each", "one processor")[stay % 2]
+        os.sched_setaffinity(0, {PROCESSORS[0 if stay % 2 else comm.rank]})
+        us, deadline = [], time.monotonic() + seconds / STAYS
+        while len(us) * FIRST < LEAST_STAY or not comm.broadcast_object(time.monotonic() > deadline):
+            us.append(turn(comm, run, FIRST, warmup=0))
+        settled_us = statistics.median(us[len(us) // 2 :])
+        after = FIRST * next(i for i in range(len(us)) if statistics.median(us[i : i + 5]) <= 1.1 * settled_us)
+        variant = groups["shipped"].stats()["programs"][-1]["variant"]
+        found = compare(comm, runs, seconds=seconds / STAYS, cycles=1 << 30, slice_s=SLICE_S)
+        best = max(fixed, key=lambda name: found.ratio("shipped", name))
+        if comm.rank == 0:
+            times = f"{found.median('shipped'):.1f} | {found.median(best):.1f} | {found.ratio('shipped', best):.2f}"
+            used = ", ".join(str(variant[name]) for name in ("stores", "output", "schedule"))
+            trip_us = statistics.median(found.trip_us)
+            print(f"| {call} | {nbytes} | {place} | {times} | {after} | {trip_us:.2f} | {best}; {used} |", flush=True)
+    for group in groups.values():
+        group.close()
+
+
+def print_head(columns):
+    print("|", " | ".join(columns), "|")
+    print("|", " | ".join(["---"] * len(columns)), "|")
 
 
 def rank_main(comm, arguments):
     if comm.size <= len(PROCESSORS):
         pin(comm.rank)
     if arguments.moves:
+        if comm.rank == 0:
+            print_head(MOVE_COLUMNS)
         for call in arguments.calls:
             for nbytes in arguments.sizes:
-                with comm.dup() as other:
-                    print_moves(other, call, nbytes, arguments.moves)
+                print_moves(comm, call, nbytes, arguments.moves)
         return
     if comm.rank == 0:
         print(f"{comm.size} ranks, a barrier takes {comm.stats()['barrier_us']:.2f} us")
-        print("|", " | ".join(COLUMNS), "|")
-        print("|", " | ".join(["---"] * len(COLUMNS)), "|")
+        print_head(COLUMNS)
     for call in arguments.calls:
         for nbytes in arguments.sizes:
             for is_shared in arguments.shared:
@@ -190,7 +198,7 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--shared", type=int, nargs="+", choices=(0, 1), default=[0, 1])
     parser.add_argument("--seconds", type=float, default=6.0, help="of interleaved slices for each row")
-    parser.add_argument("--moves", type=float, default=0, help="seconds of a call while the host moves processors")
+    parser.add_argument("--moves", type=float, default=0, help="seconds a row: ranks move to one processor and back")
     arguments = parser.parse_args()
     for n in arguments.ranks:
         shmring.spawn(rank_main, n, args=(arguments,))

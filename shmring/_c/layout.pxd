@@ -61,6 +61,7 @@ cdef extern from "_c/layout.h" nogil:
         uint32_t before
         int32_t tried
         uint32_t is_looking
+        uint32_t idle
         uint32_t ordinary
         uint64_t next_look
         uint64_t timed_from
