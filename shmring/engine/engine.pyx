@@ -201,7 +201,7 @@ cdef class Engine:
         if self.variants.learns_stores and thresholds.is_far:
             self.variants.stores = SHMRING_STREAMING      # to begin with
         if self.c.group.size > thresholds.processors:
-            # Ranks take turns on a processor, and one may be so many rounds ahead: the time of a single call says little.
+            # Ranks take turns on a processor; one may be so many rounds ahead, so the time of one call says little.
             self.variants.step = self.c.nslots
         else:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))

@@ -104,7 +104,7 @@ cdef void begin_step(engine_t *e, variants_t *v, program_t *program, execution_t
         if c.is_timed:
             now = now_ns()
             whole_ns = now - c.begun_ns
-            # Ranks that may be whole calls apart, as in any step of several, wait in the call for what was spent before.
+            # Ranks that may be whole calls apart, as in a step of several, wait in the call for what was spent before.
             inside_ns = whole_ns if c.inside_ns >= 0 and (program.lead > LEAD_OF_ALL or v.step > 1) else c.inside_ns
             note(own, own.calls - 1, inside_ns, whole_ns)
         published = look(own)
