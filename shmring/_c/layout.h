@@ -74,8 +74,8 @@ typedef struct {
     int32_t tried;   /* the alternative on trial; ALTERNATIVES: `before`; -1: none */
     uint32_t is_looking;
     uint32_t idle;     /* calls between looks if no alternative is due */
-    uint32_t unused;
     uint32_t ordinary; /* the alternative that is tried with ordinary stores; 0: none */
+    uint32_t unused;
     uint64_t next_look; /* the call before which to look again */
     uint64_t timed_from; /* the calls that are timed, */
     uint64_t timed_to;
