@@ -86,7 +86,7 @@ def row(comm, call, nbytes, is_shared, seconds):
         turn(other, loop_of(statement(other, call, nbytes, is_shared)), 1, warmup=0)
     for number in range(SETS):
         settings = {"shipped": {}} | fixed
-        for name in list(settings)[: number * len(settings) // SETS]:  # the first has colder caches and memory
+        for name in list(settings)[: number * len(settings) // SETS]:  # the first has cold caches, slower memory
             settings[name] = settings.pop(name)
         groups = {name: comm.dup(**those) for name, those in settings.items()}
         runs = {name: statement(group, call, nbytes, is_shared) for name, group in groups.items()}
@@ -130,7 +130,7 @@ def best_of(ratios):
 
 
 def print_moves(comm, call, nbytes, seconds):
-    """Put both ranks on one processor, and back: print for each stay the times at its end, as shipped and of the best
+    """Put all ranks on one processor, and back: print for each stay the times at its end, as shipped and of the best
     fixed variant, and after how many calls those as shipped were as quick as in its second half."""
     fixed = {name: STAGED[name] for name in STAGED if name.endswith("cached")}
     groups = {"shipped": comm.dup()} | {name: comm.dup(**settings) for name, settings in fixed.items()}
@@ -138,7 +138,7 @@ def print_moves(comm, call, nbytes, seconds):
     run = loop_of(runs["shipped"])
     for stay in range(STAYS):
         place = ("a processor each", "one processor")[stay % 2]
-        os.sched_setaffinity(0, {PROCESSORS[0 if stay % 2 else comm.rank]})
+        os.sched_setaffinity(0, {PROCESSORS[0 if stay % 2 else comm.rank % len(PROCESSORS)]})
         us, deadline = [], time.monotonic() + seconds / STAYS
         while len(us) * FIRST < LEAST_STAY or not comm.broadcast_object(time.monotonic() > deadline):
             us.append(turn(comm, run, FIRST, warmup=0))

@@ -20,11 +20,10 @@ cdef enum state_t:
 cdef enum:
     LEAST_TIMED = 4    # calls before a trial, and at its end, whose least times are compared
     ALTERNATIVES = SHMRING_NALTERNATIVES
-    IDLE = 48          # calls between looks if no alternative is due
 
 
 cdef void open_learner(learner_t *l, uint32_t tenant, uint32_t guess, uint32_t offer, uint32_t lead,
-                       uint32_t window, uint32_t idle) noexcept nogil
+                       uint32_t window) noexcept nogil
 cdef void put_off(learner_t *l, const learner_t *other) noexcept nogil
 cdef void extend_offer(learner_t *l, uint32_t offer) noexcept nogil
 cdef uint64_t look(learner_t *l) noexcept nogil

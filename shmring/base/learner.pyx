@@ -32,6 +32,7 @@ from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STRING
 
 cdef enum:
     FIRST_LOOK = 20        # calls before it: the first ones find cold memory, and must not be slow
+    IDLE = 48              # calls between looks if no alternative is due: so soon a change is noticed
     FIRST_PAUSE = 64       # calls until a slower alternative is tried again,
     LONG_PAUSE = 512       # if it took twice as long,
     LONGEST_PAUSE = 8192   # and at most; each is twice as long as the one before
@@ -45,16 +46,15 @@ cdef enum:
 
 
 cdef void open_learner(learner_t *l, uint32_t tenant, uint32_t guess, uint32_t offer, uint32_t lead,
-                       uint32_t window, uint32_t idle) noexcept nogil:
-    """A learner that knows nothing. ``lead``: calls in which a word reaches all ranks; ``window``: of a full trial;
-    ``idle``: between looks if no alternative is due, so soon a change is noticed."""
+                       uint32_t window) noexcept nogil:
+    """A learner that knows nothing. ``lead``: calls in which a word reaches all ranks; ``window``: of a full trial."""
     cdef uint32_t a
     memset(l, 0, sizeof(learner_t))
     l.tenant = tenant & 0xFFF
     l.variant = l.trial = l.stay = l.best = l.before = guess
     l.offer = offer
     l.lead = lead
-    l.idle = idle
+    l.idle = IDLE
     l.window = min(window, <uint32_t> LONGEST_TRIAL)
     l.tried = -1
     l.next_look = FIRST_LOOK if offer else UINT64_MAX
@@ -375,7 +375,7 @@ cdef class Learner:
             offer |= values_of(dimension, n) if n > 1 else 0
         for dimension, value in enumerate(guess):
             variant = with_alternative(variant, alternative(dimension, value))
-        open_learner(&self.l, 1, variant, offer, lead, window, IDLE)
+        open_learner(&self.l, 1, variant, offer, lead, window)
         self.l.ordinary = alternative(SCHEDULE, exchange) if exchange else 0
 
     def look(self):

@@ -14,9 +14,9 @@ from libc.stdint cimport int64_t
 from shmring._c.atomics cimport load_acquire_u64, store_release_u64
 from shmring._c.layout cimport (SHMRING_NCHOICES, SHMRING_ORDINARY, SHMRING_PREFETCHED, SHMRING_STREAMING,
                                 SHMRING_STRING)
-from shmring.base.learner cimport (IDLE, LEAST_TIMED, OUTPUT, PATH, SCHEDULE, STORES, THREADS, alternative, begin,
-                                   is_timed, look, note, note_trip, open_learner, put_off, tried_us, value_of,
-                                   values_of, with_alternative)
+from shmring.base.learner cimport (LEAST_TIMED, OUTPUT, PATH, SCHEDULE, STORES, THREADS, alternative, begin, is_timed,
+                                   look, note, note_trip, open_learner, put_off, tried_us, value_of, values_of,
+                                   with_alternative)
 from shmring.engine.compiled_plan cimport LEAD_OF_ALL, MOST_SCHEDULES
 from shmring.engine.kinds cimport KIND_NONE
 from shmring.kernel.reduce cimport asks, by_strings
@@ -57,7 +57,8 @@ cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t
     if x.passed_nbytes < TELLING_NBYTES:
         offer &= ~values_of(OUTPUT, 4)      # small outputs stay in the cache, as by rule
     open_learner(&found.learned, v.ntenants, guess, offer, 0 if is_own else steps_of(v, program.lead),
-                 max(steps_of(v, program.window), <uint32_t> LEAST_TIMED), steps_of(v, IDLE))
+                 max(steps_of(v, program.window), <uint32_t> LEAST_TIMED))
+    found.learned.idle = steps_of(v, found.learned.idle)
     found.learned.tenant |= found.learned.tenant == 0      # no word is 0
     if program.exchange:
         found.learned.ordinary = alternative(SCHEDULE, program.exchange)

@@ -7,8 +7,8 @@ from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_NSTORES, SHMRING_ORDINARY, SHMRING_STRING, shmring_laps
-from shmring.base.learner cimport (IDLE, STORES, begin, is_sound, is_timed, learner_t, look, note, note_trip,
-                                   open_learner, value_of, values_of)
+from shmring.base.learner cimport (STORES, begin, is_sound, is_timed, learner_t, look, note, note_trip, open_learner,
+                                   value_of, values_of)
 from shmring.kernel.reduce cimport copy_bytes
 from shmring.sync.backoff cimport now_ns
 from shmring.sync.trip cimport trip_ns
@@ -27,7 +27,7 @@ cdef inline void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, 
     cdef uint64_t parity, has_read_ns
     cdef int64_t took_ns
     if own.calls == 0 or not is_sound(&own):
-        open_learner(&own, 1, w.kind & 3, values_of(STORES, SHMRING_NSTORES), 0, WINDOW, IDLE)
+        open_learner(&own, 1, w.kind & 3, values_of(STORES, SHMRING_NSTORES), 0, WINDOW)
     parity = own.calls & 1
     has_read_ns = load_relaxed_u64(&read_ns[parity])
     # The lap before the last has been read completely, or the last would not have found room. So its sums are complete.
