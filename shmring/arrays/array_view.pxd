@@ -1,6 +1,6 @@
 # Any array in main memory -> pointer, count and dtype (arrays/array_view.pyx).
 #
-#     owner = target_array(x, &a)         # a.data, a.count, a.nbytes, a.dtype, a.itemsize
+#     owner = target_array(x, &a, False)  # a.data, a.count, a.nbytes, a.dtype, a.itemsize
 #     ... without the interpreter ...     # valid while x and owner exist
 #     copy_back(owner)                    # only after success: on failure x stays as it was
 #
@@ -25,8 +25,7 @@ cdef int BFLOAT16       # its position in dtypes.DTYPES
 cdef list descr_of      # NumPy's dtype of each of dtypes.DTYPES
 
 cdef bint fast_array(object x, array_t *a, bint writable) noexcept
-cdef object source_array(object x, array_t *a, bint opaque=*)
-cdef object target_array(object x, array_t *a, bint opaque=*)
+cdef object open_array(object x, array_t *a, bint writable, bint opaque)
 cdef int copy_home(object temporary) except -1
 cdef uint32_t ncopying    # threads that are in `copy_back`; NumPy copies without the GIL
 
@@ -44,6 +43,20 @@ cdef inline bint is_copy(object owner) noexcept:
 cdef inline int copy_back(object owner) except -1:
     """Copy what was written into a `Temporary` back to its array; for any other owner there is nothing to do."""
     return copy_home(owner) if is_copy(owner) else 0
+
+
+cdef inline object source_array(object x, array_t *a, bint opaque):
+    """Fill ``a`` with the content of ``x``, for reading; return its owner, which keeps ``a.data`` valid.
+
+    With ``opaque``, element types outside ``dtypes.DTYPES`` are bytes with ``a.dtype`` -1: all plain data of fixed size
+    (structures, float8, long double), since moving needs no arithmetic.
+    """
+    return x if fast_array(x, a, False) else open_array(x, a, False, opaque)
+
+
+cdef inline object target_array(object x, array_t *a, bint opaque):
+    """Fill ``a`` with the memory of ``x``, for reading and writing; return its owner, for `copy_back` when done."""
+    return x if fast_array(x, a, True) else open_array(x, a, True, opaque)
 
 
 cdef int check_no_mask(object x) except -1

@@ -138,21 +138,7 @@ cdef inline void _fill(array_t *a, void *data, size_t count, int dtype, int item
 
 # ---- everything else -------------------------------------------------------------------------------------------------
 
-cdef object source_array(object x, array_t *a, bint opaque=False):
-    """Fill ``a`` with the content of ``x``, for reading; return its owner, which keeps ``a.data`` valid.
-
-    With ``opaque``, element types outside ``dtypes.DTYPES`` are bytes with ``a.dtype`` -1: all plain data of fixed size
-    (structures, float8, long double), since moving needs no arithmetic.
-    """
-    return x if fast_array(x, a, False) else _open(x, a, False, opaque)
-
-
-cdef object target_array(object x, array_t *a, bint opaque=False):
-    """Fill ``a`` with the memory of ``x``, for reading and writing; return its owner, for `copy_back` when done."""
-    return x if fast_array(x, a, True) else _open(x, a, True, opaque)
-
-
-cdef object _open(object x, array_t *a, bint writable, bint opaque):
+cdef object open_array(object x, array_t *a, bint writable, bint opaque):
     cdef Exporter exporter
     cdef DLTensor tensor
     cdef object owner

@@ -6,8 +6,8 @@ cdef object empty_like_array(object x, tuple shape)
 cdef tuple shape_of(object x)
 
 
-cdef inline bint overlaps(array_t *inner, array_t *outer, size_t place) noexcept nogil:
-    """Whether two arrays overlap, unless ``inner`` is ``place`` bytes into ``outer``."""
-    cdef char *a = <char *> inner.data
-    cdef char *b = <char *> outer.data
-    return inner.nbytes and outer.nbytes and a < b + outer.nbytes and b < a + inner.nbytes and a != b + place
+cdef inline bint overlap(array_t *a, array_t *b) noexcept nogil:
+    """Whether two arrays have bytes in common."""
+    cdef char *first = <char *> a.data
+    cdef char *second = <char *> b.data
+    return first < second + b.nbytes and second < first + a.nbytes and a.nbytes and b.nbytes

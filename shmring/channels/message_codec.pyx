@@ -77,7 +77,7 @@ cdef object encode_unusual(object x, message_t *m):
         word, meta = word_and_meta(x.dtype, x.shape)
         a.data, a.nbytes = cnp.PyArray_DATA(keeper), cnp.PyArray_NBYTES(keeper)
     else:
-        keeper = source_array(x, &a)
+        keeper = source_array(x, &a, False)
         word, meta = word_and_meta(a.dtype, shape_of(x))
     begin(m, word)
     add_part(m, PyBytes_AS_STRING(meta), PyBytes_GET_SIZE(meta))

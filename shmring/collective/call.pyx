@@ -211,10 +211,10 @@ cdef class UserReduction(Call):
         cdef array_t a
         cdef int j
         total = self.operands[self.first, ...]
-        held = source_array(total, &a)
+        held = source_array(total, &a, False)
         for j in range(self.first + 1, self.last):
             total = self.function(total, self.operands[j, ...])
-            held = source_array(total, &a)
+            held = source_array(total, &a, False)
             if a.dtype != self.out.dtype or a.count != self.out.count:
                 raise TypeError(f"op {self.function!r} returned {a.count} x {DTYPES[a.dtype].name} for operands of "
                                 f"{self.out.count} x {DTYPES[self.out.dtype].name}; it must return an array like them")
@@ -249,7 +249,7 @@ cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result):
         call.operands = empty_like_array(result, (executor.size, *shape_of(result)))
         if isinstance(op, np.ufunc):
             call.operands = np.asarray(call.operands)
-        target_array(call.operands, &movement.out)
+        target_array(call.operands, &movement.out, False)
     # A peer that calls the collective by which this one moves its operands must get a mismatch.
     movement.signature = pack_digest(kind, NO_OP, c.x.dtype, c.root, mix(c.signature, digest_of(op)))
     return prepare(call, executor, &movement, held, kept, result)

@@ -133,10 +133,11 @@ cdef int64_t *elements_of(Heap memory, counts, width) except NULL:
 
 cdef object perform(Executor e, call_t *c, op, held, kept, result, async_op):
     """Check the call, whose arrays are set, and make it; with ``async_op``, prepare it for later."""
-    if KIND[c.kind].takes_op:
+    cdef bint reduces = KIND[c.kind].takes_op
+    if reduces:
         c.op = number_of(op, c.x.dtype)
     check(e, c)
-    if c.op == NO_OP and KIND[c.kind].takes_op:
+    if reduces and c.op == NO_OP:
         return dispatch(prepare_user_op(e, c, op, held, kept, result), async_op)
     if async_op is not False:
         return dispatch(prepare(Call.__new__(Call), e, c, held, kept, result), async_op)
@@ -156,11 +157,11 @@ cdef object combine(Executor e, int kind, x, out, op, int64_t timeout_ns, async_
     x = as_array(x)
     if out is None:
         out = x
-        kept = target_array(x, &c.x)
+        kept = target_array(x, &c.x, False)
         c.out = c.x
     else:
-        held = source_array(x, &c.x)
-        kept = target_array(out, &c.out)
+        held = source_array(x, &c.x, False)
+        kept = target_array(out, &c.out, False)
     return perform(e, &c, op, held, kept, out, async_op)
 
 
@@ -170,11 +171,11 @@ cdef object reduce(Executor e, x, out, int root, op, int64_t timeout_ns, async_o
     open_call(&c, KIND_REDUCE, root, timeout_ns)
     result = kept = None
     x = as_array(x)
-    held = source_array(x, &c.x)
+    held = source_array(x, &c.x, False)
     c.out = c.x
     if receives:
         result = x if out is None else out
-        kept = target_array(result, &c.out)
+        kept = target_array(result, &c.out, False)
         if out is None:
             c.x = c.out
     return perform(e, &c, op, held, kept, result, async_op)
@@ -359,14 +360,12 @@ cdef class SwapCall(Call):
         """The swap, its result, and the output that it is made from."""
         cdef call_t c = self.swap
         cdef Heap memory = Heap()
-        cdef int rank = self.executor.rank, size = self.executor.size, mistake
+        cdef int rank = self.executor.rank
         result, kept = self.result, self.kept
         if result is None:
             result = empty_like_array(self.like, (sum([line[rank] for line in matrix]), *self.row))
             kept = target_array(result, &c.out, True)
         c.counts = elements_of(memory, [n for line in matrix for n in line], volume(self.row))
-        mistake = check_call(&c, rank, size)
-        if mistake:
-            refuse_call(mistake, &c, rank, size)
+        check(self.executor, &c)
         c.held, c.kept = <void *> self, <void *> kept
         return self.executor.prepare(&c), result, kept

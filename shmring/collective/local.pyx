@@ -50,7 +50,7 @@ cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
         t.offset = block_place(c, rank, t.part_nbytes)
     if kind.takes_op:
         t.kernel, t.count = c.kernel, c.out.count
-    elif kind.blocks_out:      # the parts of all messages, which may differ in size
+    elif c.counts != NULL and kind.blocks_out:      # the parts of all messages differ in size
         t.counts, t.itemsize = c.counts, c.x.itemsize
         t.has_matrix = c.kind == KIND_ALL_TO_ALL
     return True

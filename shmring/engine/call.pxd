@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.outputs cimport overlaps
+from shmring.arrays.outputs cimport overlap
 from shmring.engine.kinds cimport KIND, KIND_BROADCAST, has_root, is_receiver, is_sender
 from shmring.engine.signature cimport MAX_COUNT, NO_OP, pack_signature
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
@@ -87,22 +87,26 @@ cdef inline uint64_t sign_call(call_t *c) noexcept nogil:
     return pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count if c.x.dtype >= 0 else c.x.nbytes)
 
 
-cdef inline bint is_overlapping(call_t *c, int rank) noexcept nogil:
-    """Whether x and out overlap and are not in place: there, a smaller one is this rank's block of the other."""
+cdef inline bint is_in_place(call_t *c, int rank) noexcept nogil:
+    """Whether x and out begin at the same address; the smaller one is this rank's block of the other."""
+    cdef char *x = <char *> c.x.data
+    cdef char *out = <char *> c.out.data
     if KIND[c.kind].blocks_in == KIND[c.kind].blocks_out:
-        return c.x.data != c.out.data and overlaps(&c.x, &c.out, 0)
+        return x == out
     if KIND[c.kind].blocks_in:
-        return overlaps(&c.out, &c.x, block_place(c, rank, c.out.nbytes))
-    return overlaps(&c.x, &c.out, block_place(c, rank, c.x.nbytes))
+        return x + block_place(c, rank, c.out.nbytes) == out
+    return x == out + block_place(c, rank, c.x.nbytes)
+
+
+cdef inline bint is_overlapping(call_t *c, int rank) noexcept nogil:
+    """Whether x and out overlap, but not in place."""
+    return overlap(&c.x, &c.out) and not is_in_place(c, rank)
 
 
 cdef inline bint has_equal_blocks(call_t *c, int size) noexcept nogil:
     """Whether x and out have the same number of elements in each block; an array without blocks is one block."""
-    if KIND[c.kind].blocks_in == KIND[c.kind].blocks_out:
-        return c.x.count == c.out.count
-    if KIND[c.kind].blocks_in:
-        return c.x.count == c.out.count * size
-    return c.x.count * size == c.out.count
+    return (c.x.count * (size if KIND[c.kind].blocks_out else 1)
+            == c.out.count * (size if KIND[c.kind].blocks_in else 1))
 
 
 cdef inline int check_call(call_t *c, int rank, int size) noexcept nogil:

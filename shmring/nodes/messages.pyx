@@ -168,7 +168,7 @@ cdef class NodesMessages(Messages):
 
     cdef Request post_send(self, object x, object keeper, object content, int code, int dst, int tag):
         cdef array_t a
-        source_array(content, &a)
+        source_array(content, &a, False)
         cdef Request r = request_of(self, SEND, dst, tag, &a, x, keeper)
         cdef Mailbox box
         cdef Arrived arrived

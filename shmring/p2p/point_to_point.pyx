@@ -18,7 +18,7 @@ from libc.stdint cimport int64_t, uint64_t
 from shmring._c.atomics cimport cpu_pause, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
-from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
+from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.base.learner cimport STORES as STORES_DIMENSION, tried_us
 from shmring.engine.engine cimport Engine, is_troubled, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
@@ -132,7 +132,7 @@ cdef class PointToPoint(Messages):
         cdef wait_t wait
         self.check_peer(dst, False)
         check_tag(tag, False)
-        keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
+        keeper = source_array(x, &a, True)
         begin_wait(&wait, timeout_ns)
         self.enter()
         try:
@@ -144,7 +144,7 @@ cdef class PointToPoint(Messages):
         cdef array_t a
         self.check_peer(src, True)
         check_tag(tag, True)
-        keeper = x if fast_array(x, &a, True) else target_array(x, &a, True)
+        keeper = target_array(x, &a, True)
         return self.receive(&a, x, keeper, src, tag, timeout_ns)
 
     cdef Message receive(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns):
@@ -171,8 +171,8 @@ cdef class PointToPoint(Messages):
         self.check_peer(src, True)
         check_tag(tag, False)
         check_tag(out_tag, True)
-        keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
-        out_keeper = out if fast_array(out, &b, True) else target_array(out, &b, True)
+        keeper = source_array(x, &a, True)
+        out_keeper = target_array(out, &b, True)
         check_apart(&a, &b)
         begin_wait(&wait, timeout_ns)
         found.source = ANY
@@ -314,7 +314,7 @@ cdef class PointToPoint(Messages):
         self.check_peer(peer, False)
         check_tag(tag, False)
         for part in parts:
-            keeper = source_array(part, &a)
+            keeper = source_array(part, &a, False)
             a.dtype = OBJECT_BUFFER if requests else OBJECT_STREAM
             longest = max(longest, <uint64_t> a.nbytes)
             requests.append(request_of(self, SEND, peer, tag, &a, part, keeper))
@@ -335,7 +335,7 @@ cdef class PointToPoint(Messages):
         """Receive the next part of an object, which `probe` has described, and append it to ``parts``."""
         cdef array_t a
         part = np.empty(message.nbytes, np.uint8)
-        keeper = target_array(part, &a)
+        keeper = target_array(part, &a, False)
         a.dtype = OBJECT_BUFFER if parts else OBJECT_STREAM
         self.receive(&a, part, keeper, message.source, message.tag, timeout_ns)
         parts.append(part)

@@ -73,7 +73,7 @@ def nanoseconds(x, Py_ssize_t loops=100_000, writable=True):
     begin = time.perf_counter_ns()
     for _i in range(loops):
         if not fast_array(x, &a, target):
-            owner = target_array(x, &a) if target else source_array(x, &a)
+            owner = target_array(x, &a, False) if target else source_array(x, &a, False)
             copy_back(owner)
     return (time.perf_counter_ns() - begin) / loops
 
@@ -123,7 +123,7 @@ def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, stores="or
     operands = [*([] if prefix is None else [prefix]), *sources]
     assert len(operands) <= MAX_SOURCES
     for operand in operands:
-        assert source_array(operand, &a) is operand and operand.shape == first.shape
+        assert source_array(operand, &a, False) is operand and operand.shape == first.shape
         src[nsrc] = a.data
         nsrc += 1
     if prefix is not None:
@@ -136,7 +136,7 @@ def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, stores="or
     elif carrier != NULL and prefix is not None:
         f.kernel, f.closes, f.total = NULL, carrier.closes, total
     result = np.empty(first.shape, form if total is None else first.dtype)
-    assert target_array(result, &a) is result
+    assert target_array(result, &a, False) is result
     with nogil:
         reduce_into(&f, a.data, NULL, src, nsrc, a.count, kind, SHMRING_ORDINARY)
     return result
