@@ -34,16 +34,27 @@ ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 # C sources beside the generated one: the kernels of one instruction set each.
 MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels_*.c"))}
 
-# Rooms, and files of others, without code that runs for each message, record or element: 60 % of the time and 80 % of
-# the bytes of -O2. Two passes of -Os are left out, which find little in code that Cython writes, and take a seventh of
-# the time.
+# Rooms, and files of others, with little or no code that runs for each message, record or element: 60 % of the time and
+# 80 % of the bytes of -O2. Two passes of -Os are left out, which find little in code that Cython writes, and take a
+# seventh of the time.
 COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "placement"}
 COLD_FILES = {
-    "channels/half_pipe", "channels/robust", "engine/kinds", "engine/outbox", "engine/recording",
-    "engine/thread_team", "jax/_mpi", "objects/tensors", "ring/eventfd", "ring/inspect", "shared/moved",
-    "sync/abort", "sync/liveness", "sync/long_waits", "sync/wait_graph",
+    "capi/handles", "channels/half_pipe", "channels/queue", "channels/robust", "channels/word_sleep", "engine/engine",
+    "engine/kinds", "engine/outbox", "engine/recording", "engine/thread_team", "jax/_mpi", "objects/tensors",
+    "ring/eventfd", "ring/inspect", "ring/prospects", "shared/moved", "sync/abort", "sync/liveness", "sync/long_waits",
+    "sync/wait_graph",
 }  # fmt: skip
 COLD_ARGS = ["-Os", "-fno-gcse", "-fno-tree-pre"]
+
+# All others but the kernels: those passes of -O2 that save instructions of a call. A call takes as many instructions as
+# with -O2, within 1 %, in three quarters of the time and 94 % of the bytes (docs/maintainers/experiments.md).
+CALL_ARGS = ["-O1"] + [
+    f"-f{one}" for one in (
+        "caller-saves", "crossjumping", "expensive-optimizations", "indirect-inlining", "inline-functions",
+        "inline-small-functions", "ipa-cp", "ipa-ra", "ipa-sra", "optimize-sibling-calls", "partial-inlining",
+        "peephole2", "reorder-blocks-and-partition", "strict-aliasing", "tree-vrp",
+    )
+]  # fmt: skip
 
 # What many modules need of Cython's runtime (the type of functions, exceptions, arguments) is compiled once: a fifth of
 # the time and of the bytes of a module. Without what no module needs; Cython 3.1 and 3.2 have no such choice.
@@ -69,8 +80,8 @@ elif FAULTS:
 else:
     # Without tables for unwinding and jumps to other libraries through stubs: a tenth of the bytes. No exception of C++
     # passes through these modules, and tables are of no use to a debugger without the symbols that -s drops.
-    COMPILE_ARGS += ["-O2", "-g0", "-fno-asynchronous-unwind-tables", "-fno-plt"]
-    LINK_ARGS += ["-Wl,-s"]  # no symbols but those that the loader needs
+    COMPILE_ARGS += ["-O2", "-g0", "-fno-asynchronous-unwind-tables", "-fno-plt", "-fno-ident"]
+    LINK_ARGS += ["-Wl,-s", "-Wl,--build-id=none"]  # no symbols but those that the loader needs
 if FAULTS:
     COMPILE_ARGS += ["-DSHMRING_FAULTS=1"]
 
@@ -122,14 +133,17 @@ def is_generated(path: str) -> bool:
 def extension(path: str) -> Extension:
     """The extension module of one .pyx."""
     sources = [path, *MORE_SOURCES.get(path, [])]
-    is_cold = path.split("/")[1] in COLD_ROOMS or path[len("shmring/") : -len(".pyx")] in COLD_FILES
-    cold_args = COLD_ARGS if is_cold and not (DEBUG or SANITIZE or FAULTS) else []
+    room, name = path.split("/")[1], path[len("shmring/") : -len(".pyx")]
+    if DEBUG or SANITIZE or FAULTS or room == "kernel":
+        passes = []
+    else:
+        passes = COLD_ARGS if room in COLD_ROOMS or name in COLD_FILES else CALL_ARGS
     return Extension(
         path[: -len(".pyx")].replace(os.sep, "."),
         sources,
         include_dirs=[*INCLUDE_DIRS, numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_23_API_VERSION"), ("_GNU_SOURCE", "1")],
-        extra_compile_args=[*COMPILE_ARGS, *cold_args, *MORE_ARGS.get(path, [])],
+        extra_compile_args=[*COMPILE_ARGS, *passes, *MORE_ARGS.get(path, [])],
         extra_link_args=LINK_ARGS,
         depends=sorted(set().union(*map(files_behind, sources))),
     )
