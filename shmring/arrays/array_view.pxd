@@ -59,6 +59,12 @@ cdef inline object target_array(object x, array_t *a, bint opaque):
     return x if fast_array(x, a, True) else open_array(x, a, True, opaque)
 
 
+cdef inline bint overlap(const array_t *a, const array_t *b) noexcept nogil:
+    """Whether two arrays have bytes in common."""
+    return (<char *> a.data < <char *> b.data + b.nbytes and <char *> b.data < <char *> a.data + a.nbytes
+            and a.nbytes and b.nbytes)
+
+
 cdef int check_no_mask(object x) except -1
 
 # For outputs.pyx.

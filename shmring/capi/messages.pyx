@@ -13,13 +13,13 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.arrays.array_view cimport array_t
+from shmring.arrays.array_view cimport array_t, overlap
 from shmring.base.timeouts cimport NO_LIMIT
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_api, shmring_comm, shmring_message, shmring_request
 from shmring.capi.handles cimport (check_memory, checked_timeout, comm_t, fail, fail_with, hold, is_inherited, let_go,
                                    refuse, refuse_entry, refuse_timeout)
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
-from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, begin_wait, check_apart, check_tag,
+from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, begin_wait, check_apart, check_tag,
                                    request_of, wait_t)
 from shmring.sync.group cimport READY
 
@@ -155,7 +155,7 @@ cdef int sendrecv(shmring_comm *comm, const void *x, int64_t count, int dtype, i
     code = code or check_memory(out, out_count, out_dtype, &b)
     if code:
         return code
-    if not are_apart(&a, &b):
+    if overlap(&a, &b):
         return refuse_overlap(&a, &b)
     code = enter(h)
     if code:

@@ -2,8 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
-from shmring.arrays.array_view cimport array_t
-from shmring.arrays.outputs cimport overlap
+from shmring.arrays.array_view cimport array_t, overlap
 from shmring.engine.kinds cimport KIND, KIND_BROADCAST, has_root, is_receiver, is_sender
 from shmring.engine.signature cimport MAX_COUNT, NO_OP, pack_signature
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
@@ -88,7 +87,7 @@ cdef inline uint64_t sign_call(call_t *c) noexcept nogil:
 
 
 cdef inline bint is_in_place(call_t *c, int rank) noexcept nogil:
-    """Whether x and out begin at the same address; the smaller one is this rank's block of the other."""
+    """Whether x and out begin at the same address; if only one has blocks, the other and this rank's block of it."""
     cdef char *x = <char *> c.x.data
     cdef char *out = <char *> c.out.data
     if KIND[c.kind].blocks_in == KIND[c.kind].blocks_out:

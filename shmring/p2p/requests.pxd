@@ -101,10 +101,5 @@ cdef int known_code(int code) noexcept nogil
 cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil
 
 
-cdef inline bint are_apart(const array_t *x, const array_t *out) noexcept nogil:
-    return (not x.nbytes or not out.nbytes or <char *> x.data >= <char *> out.data + out.nbytes
-            or <char *> out.data >= <char *> x.data + x.nbytes)
-
-
 cdef inline bint is_for(int peer, int tag, int source, int its_tag) noexcept nogil:
     return (peer == ANY or peer == source) and (tag == its_tag or (tag == ANY and its_tag >= 0))

@@ -7,7 +7,7 @@ from libc.string cimport memset
 
 from shmring.base.future cimport Future
 from shmring.base.timeouts cimport timeout_to_ns
-from shmring.arrays.array_view cimport array_t
+from shmring.arrays.array_view cimport array_t, overlap
 
 from shmring.base.unraisable import report_unraisable
 from shmring.dtypes import DTYPE_CODES, DTYPES
@@ -274,7 +274,7 @@ cdef object misfit(str name, array_t *a, Message message):
 
 cdef int check_apart(array_t *x, array_t *out) except -1:
     """Raise if what is sent and what is received overlap."""
-    if not are_apart(x, out):
+    if overlap(x, out):
         raise ValueError("x and out overlap: the received message would overwrite the one being sent")
     return 0
 
