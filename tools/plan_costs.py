@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shmring.plan.choose import BUILDERS, ROOTED, build_plan, schedules
 from shmring.plan.cost import Cost, cost, dependent_syncs
 from shmring.plan.hierarchy import Hierarchy
-from shmring.plan.limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
+from shmring.plan.limits import DEFAULT_LIMITS, LINE, Limits
 from shmring.plan.steps import Plan
 from shmring.plan.thread_shares import cut, split_limit, waking
 
@@ -33,7 +33,6 @@ def choose(
     *,
     root: int = 0,
     limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
     shared_arrays: bool = False,
     in_place: bool = False,
     hierarchy: Hierarchy | None = None,
@@ -44,18 +43,18 @@ def choose(
     ``shared_arrays``: all buffers are in shared arrays, which every rank has mapped; then an all_to_all in place is
     staged, as it would overwrite blocks that other ranks still read.
     """
-    name = schedules(kind, size, nbytes, limits, costs, hierarchy, wide)[0]
+    name = schedules(kind, size, nbytes, limits, hierarchy, wide)[0]
     if shared_arrays and (kind, "zero_copy") in BUILDERS and not (kind == "all_to_all" and in_place):
         name = "zero_copy"
-    return build_plan(kind, name, rank, size, nbytes, itemsize, root, limits, costs, hierarchy, wide)
+    return build_plan(kind, name, rank, size, nbytes, itemsize, root, limits, hierarchy, wide)
 
 
-def seconds(kind: str, size: int, nbytes: int, threads: int, costs: Costs = DEFAULT_COSTS) -> float:
+def seconds(kind: str, size: int, nbytes: int, threads: int) -> float:
     """Predicted seconds of a large collective, if memory bandwidth grows with the number of threads.
 
     The sum of its bytes at the speed of one thread, the exposed synchronisations, and the time to wake the helpers.
     """
-    shares = cut(kind, size, nbytes, threads, 0)
+    costs, shares = DEFAULT_LIMITS.costs, cut(kind, size, nbytes, threads, 0)
     part = nbytes if shares is None else shares.nbytes
     limits = Limits() if shares is None else SHARE_LIMITS
     plans = [choose(kind, rank, size, part, limits=limits) for rank in range(size)]
@@ -193,6 +192,7 @@ def threads_table() -> str:
                 n = mib << 20
                 alone = seconds("all_reduce", size, n, 1)
                 split = [(t, alone / seconds("all_reduce", size, n, t)) for t in (2, 4, 8, 16)]
-                yield size, f"{mib} MiB", *(f"{s:.1f}" if n >= split_limit(t) else "-" for t, s in split)
+                costs = DEFAULT_LIMITS.costs
+                yield size, f"{mib} MiB", *(f"{s:.1f}" if n >= split_limit(t, costs) else "-" for t, s in split)
 
     return _rows(["ranks", "all-reduce of", *(f"{t} threads" for t in (2, 4, 8, 16))], rows())

@@ -11,7 +11,7 @@ from plan_times import MACHINES, MachineModel, predict
 from shmring.base.text import size_text
 from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from shmring.plan.hierarchy import Hierarchy
-from shmring.plan.limits import DEFAULT_LIMITS, Costs
+from shmring.plan.limits import Costs, Limits
 
 SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 OF_BLOCKS = ("reduce_scatter", "all_gather")
@@ -29,22 +29,21 @@ class Prediction(NamedTuple):
     chosen: str
 
 
-def costs_of(machine: MachineModel) -> Costs:
-    """The cost parameters that calibration would find on such a machine; the longest latency sets that of a barrier."""
-    far = machine.links[-1]
-    return Costs(far.latency + 4e-7, machine.core_bytes_per_second, link_bytes_per_second=far.bytes_per_second)
+def limits_of(machine: MachineModel) -> Limits:
+    """The limits that calibration would lead to on such a machine; the longest latency sets that of a barrier."""
+    return Limits(costs=Costs(machine.links[-1].latency + 4e-7, machine.core_bytes_per_second))
 
 
 def prediction(name: str, kind: str, size: int, nbytes: int, wide: int = 1) -> Prediction:
     """One prediction; ``nbytes`` of the vector or of all blocks together, ``wide`` as in `choose`."""
     machine = MACHINES[name](size)
-    costs = costs_of(machine)
+    limits = limits_of(machine)
     part = nbytes // size if kind in OF_BLOCKS else nbytes
     form = {"wide": wide} if kind in FOLDING else {}
     hierarchy = Hierarchy(machine.levels[-1])
-    chosen = "hierarchical" if nbytes > hierarchical_from(kind, hierarchy, DEFAULT_LIMITS, costs, **form) else "flat"
-    flat = [choose(kind, r, size, part, costs=costs) for r in range(size)]
-    hierarchical = [HIERARCHICAL_BUILDERS[kind](r, hierarchy, part, DEFAULT_LIMITS, costs, **form) for r in range(size)]
+    chosen = "hierarchical" if nbytes > hierarchical_from(kind, hierarchy, limits, **form) else "flat"
+    flat = [choose(kind, r, size, part, limits=limits) for r in range(size)]
+    hierarchical = [HIERARCHICAL_BUILDERS[kind](r, hierarchy, part, limits, **form) for r in range(size)]
     flat_us, hierarchical_us = (1e6 * predict(plans, machine) for plans in (flat, hierarchical))
     return Prediction(name, kind, size, nbytes, flat_us, hierarchical_us, chosen)
 

@@ -33,7 +33,7 @@ from shmring.placement.numa import current_node
 from shmring.placement.topology import last_level_nbytes
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.plan.hierarchy import Hierarchy
-from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
+from shmring.plan.limits import FIRST_GUESSES, Costs, Limits
 from shmring.plan.thread_shares import split_limit
 
 if TYPE_CHECKING:
@@ -143,9 +143,7 @@ class Thresholds:
     Attributes
     ----------
     limits : Limits
-        For plans; no number is left open.
-    costs : Costs
-        From which the limits were derived. Equal on all ranks, as the limits are.
+        For plans; equal on all ranks.
     processors : float
         The number of processors that all ranks together can use.
     barrier_us : float
@@ -177,7 +175,6 @@ class Thresholds:
     """
 
     limits: Limits
-    costs: Costs
     processors: float
     barrier_us: float
     past_cache_nbytes: int
@@ -202,18 +199,18 @@ class Thresholds:
         crowded = self.limits.hierarchical_nbytes is None and len(self.levels[0]) > self.processors
         return None if crowded else Hierarchy(self.levels[-1])
 
-    def report(self) -> dict[str, Any]:
-        """For `Communicator.stats`."""
+    def report(self, size: int) -> dict[str, Any]:
+        """For `Communicator.stats` of ``size`` ranks."""
         return {
-            "one_shot_nbytes": self.limits.one_shot_nbytes,
-            "flat_reduce_nbytes": self.limits.flat_reduce_nbytes,
+            "one_shot_nbytes": int(min(one_shot_limit(size, self.limits), NO_LIMIT)),
+            "flat_reduce_nbytes": int(min(flat_reduce_limit(size, self.limits), NO_LIMIT)),
             "hierarchical_nbytes": self.limits.hierarchical_nbytes,
             "domains": self.levels,
             "round_nbytes": self.limits.capacity,
             "past_cache_nbytes": self.past_cache_nbytes,
             "barrier_us": self.barrier_us,
-            "latency_us": self.costs.latency * 1e6,
-            "touch_gbs": self.costs.bytes_per_second / 1e9,
+            "latency_us": self.limits.costs.latency * 1e6,
+            "touch_gbs": self.limits.costs.bytes_per_second / 1e9,
             "processors": self.processors,
             "why": dict(self.why),
         }
@@ -267,7 +264,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
 def with_team(found: Thresholds, ranks: Sequence[RankInfo], rank: int) -> Thresholds:
     """Add the threads of each rank, and the largest of the sizes from which the ranks ask to split."""
     threads, each = team_size(ranks), processors_each(ranks)
-    limit = split_limit(threads, found.costs)
+    limit = split_limit(threads, found.limits.costs)
     why = dict(found.why)
     if ranks[rank].threads < 1:
         why["threads"] = f"derived: of the ranks that leave it open, one has only {min(each):g} processors to itself"
@@ -309,25 +306,11 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
     """The thresholds for these measurements; ``cache_nbytes``: size of the last-level cache, 0 if not known."""
     why, inner = config.origins, config.internals
     costs = _costs(inner, size, processors, barrier_us, why)
-
-    def given_or(name: str, derived: float, reason: str) -> int:
-        value = getattr(inner, name)
-        if value >= 0:
-            return value
-        why[name] = reason
-        return int(min(derived, NO_LIMIT))
-
     latency_us, touch_gbs = costs.latency * 1e6, costs.bytes_per_second / 1e9
+    given = {name: n for name in ("round_nbytes", *FIRST_GUESSES) if (n := getattr(inner, name)) >= 0}
     by_costs = f"derived: {latency_us:.2f} us a synchronisation, {touch_gbs:.0f} GB/s a rank"
-    limits = Limits(
-        nslots=config.nslots,
-        slot_nbytes=config.slot_nbytes,
-        round_nbytes=None if inner.round_nbytes < 0 else inner.round_nbytes,
-        one_shot_nbytes=given_or("one_shot_nbytes", one_shot_limit(size, costs), by_costs),
-        flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
-        hierarchical_nbytes=None if inner.hierarchical_nbytes < 0 else inner.hierarchical_nbytes,
-        slack=1 if max(inner.one_shot_nbytes, inner.flat_reduce_nbytes, inner.hierarchical_nbytes) >= 0 else 4,
-    )
+    why |= dict.fromkeys(FIRST_GUESSES - given.keys(), by_costs)
+    limits = Limits(config.nslots, config.slot_nbytes, **given, costs=costs)
     # With more ranks than processors a barrier is slow because they take turns.
     eager, is_far = config.eager_limit(size), size <= processors and not are_near(barrier_us, size)
     if inner.eager_nbytes < 0:
@@ -338,12 +321,12 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
             why["eager_nbytes"] += f", half of it where a barrier takes {barrier_us:.2f} us"
     if config.spin_us < 0:
         why["spin_us"] = f"derived: {size} ranks on {processors:g} processors"
-    past_cache = given_or(
-        "past_cache_nbytes",
-        cache_nbytes or NO_LIMIT,
-        "derived: the last-level cache" if cache_nbytes else "default: the last-level cache is not known",
-    )
-    return Thresholds(limits, costs, processors, barrier_us, past_cache, eager, why, is_far)
+    past_cache = inner.past_cache_nbytes
+    if past_cache < 0:
+        past_cache = cache_nbytes or NO_LIMIT
+        known = "derived: the last-level cache" if cache_nbytes else "default: the last-level cache is not known"
+        why["past_cache_nbytes"] = known
+    return Thresholds(limits, processors, barrier_us, past_cache, eager, why, is_far)
 
 
 def are_near(barrier_us: float, size: int) -> bool:
@@ -357,7 +340,7 @@ def _costs(given: Internals, size: int, processors: float, barrier_us: float, wh
         latency = (min(barrier_us / 1e6, FARTHEST_S) if size <= processors else barrier_us / 1e6) + STEPS_S
         why["latency_us"] = f"measured: {barrier_us:.2f} us a barrier after the rendezvous, and {STEPS_S * 1e6:.1f} us"
     if given.touch_gbs < 0:
-        touch = DEFAULT_COSTS.bytes_per_second * min(1.0, processors / size)
+        touch = Costs().bytes_per_second * min(1.0, processors / size)
         why["touch_gbs"] = f"derived: {size} ranks on {processors:g} processors"
     return Costs(latency, touch)
 

@@ -136,7 +136,7 @@ def _thresholds(processors: float) -> dict[str, Any]:
         "eager_nbytes": found.eager_nbytes,
         "past_cache_nbytes": found.past_cache_nbytes,
         "spin_us": config.spin_ns(2, processors) / 1e3,
-        "touch_gbs": found.costs.bytes_per_second / 1e9,
+        "touch_gbs": found.limits.costs.bytes_per_second / 1e9,
     }
     why = {name: found.why.get(name, "default") for name in values}
     for name in ("latency_us", "one_shot_nbytes", "flat_reduce_nbytes"):

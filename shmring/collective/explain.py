@@ -8,13 +8,16 @@ from typing import Any
 from shmring.config import MOST_NBYTES
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.engine.kinds import COLLECTIVES
-from shmring.plan.choose import BUILDERS, KINDS, schedules
+from shmring.plan.choose import BUILDERS, KINDS, flat_reduce_limit, one_shot_limit, schedules
 from shmring.plan.cost import cost, dependent_syncs
-from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from shmring.plan.limits import LINE, Limits
 
 # The threshold between the algorithms.
-THRESHOLDS = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
+THRESHOLDS = {
+    "all_reduce": ("one_shot_nbytes", one_shot_limit),
+    "reduce": ("flat_reduce_nbytes", flat_reduce_limit),
+}
 
 
 def explain(comm: Any, collective: str, nbytes: int, root: int, op: str, dtype: str) -> str:
@@ -36,9 +39,8 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
     wide = widening(op_code(op), DTYPE_CODES[dtype])
     limit = comm.engine.thresholds.eager_nbytes
     eager = nbytes <= limit
-    limits, costs = comm.engine.limits, comm.engine.thresholds.costs
-    hierarchy = comm.engine.hierarchy
-    candidates = schedules(collective, comm.size, nbytes // blocks, limits, costs, hierarchy, wide)
+    limits, hierarchy = comm.engine.limits, comm.engine.hierarchy
+    candidates = schedules(collective, comm.size, nbytes // blocks, limits, hierarchy, wide)
     planned = candidates[0]
     sharing = comm.engine.sharing
     one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
@@ -54,8 +56,9 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
     if hierarchy is not None and collective in HIERARCHICAL_BUILDERS:
         taken = "no" if eager or one_process else _standing("hierarchical", candidates)
         lines.append(f"  hierarchical: {taken}, {len(hierarchy.domains)} domains: {_nested(comm, collective, wide)}")
-    if threshold := THRESHOLDS.get(collective):
-        lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
+    if collective in THRESHOLDS:
+        name, limit_of = THRESHOLDS[collective]
+        lines.append(f"  {name} = {limit_of(comm.size, limits):.0f} ({why[name]})")
     return lines
 
 
@@ -69,15 +72,13 @@ def _nested(comm: Any, collective: str, wide: int) -> str:
     e = comm.engine
     if collective in FOLDING and not e.hierarchy.is_in_rank_order:
         return "their ranks are not consecutive"
-    if (limit := e.limits.hierarchical_nbytes) is not None:
-        return f"above {limit} bytes ({e.thresholds.why['hierarchical_nbytes']})"
-    limit = hierarchical_limit(collective, e.hierarchy, e.thresholds.costs, wide)
-    return "the other plans send no more between them" if limit == float("inf") else f"above {limit:.0f} bytes"
+    limit, why = hierarchical_from(collective, e.hierarchy, e.limits, wide), e.thresholds.why["hierarchical_nbytes"]
+    return "saves nothing, or has no room" if limit == float("inf") else f"above {limit:.0f} bytes ({why})"
 
 
 def _priced(comm: Any, kind: str, name: str, nbytes: int, root: int) -> str:
     """The cost of one algorithm, in words."""
-    build, costs = BUILDERS[kind, name], comm.engine.thresholds.costs
+    build, costs = BUILDERS[kind, name], comm.engine.limits.costs
     rooted = (root,) if COLLECTIVES[kind].has_root else ()
     try:
         plan = build(comm.rank, comm.size, nbytes, 1, comm.engine.limits, *rooted)

@@ -92,7 +92,7 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int
     cdef dict domains = {}
     cdef tuple threads = (0,)
     if e.hierarchy is not None:
-        domains = {"hierarchy": e.hierarchy, "costs": e.thresholds.costs, "wide": wide}
+        domains = {"hierarchy": e.hierarchy, "wide": wide}
     if e.team is not None and isinstance(nbytes, int):
         is_split, is_split_later = [cut(name, e.c.group.size, nbytes, e.team.nthreads(), limit) is not None
                                     for limit in (e.team.split_nbytes, e.team.split_nbytes / e.limits.slack)]

@@ -509,7 +509,7 @@ cdef class Engine:
             "programs": [stats_of(&self.variants, program, key[1], nthreads)
                          for key, program in list(self.programs.items())
                          if program.plan.size > 1 and not program.plan.zero_copy],
-            **self.thresholds.report(),
+            **self.thresholds.report(self.c.group.size),
         }
 
     @cython.critical_section

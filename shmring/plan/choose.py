@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from . import data_movement, exchange, reduction, zero_copy
 from .hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from .hierarchy import Hierarchy
-from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
+from .limits import DEFAULT_LIMITS, LINE, Limits
 from .steps import Plan
 from .two_shot import slice_capacity
 
@@ -50,25 +50,26 @@ EXCHANGE_RANKS = 4
 ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 
 
-def one_shot_limit(size: int, costs: Costs) -> float:
-    """Bytes up to which the one-shot all-reduce is cheaper than the two-shot one.
+def one_shot_limit(size: int, limits: Limits) -> float:
+    """Bytes up to which an all-reduce begins with one shot: if not given, those up to which it is cheaper than two.
 
     A rank touches (p+3)s bytes with one exposed sync, against (5-2/p)s with two.
     """
-    return costs.latency * costs.bytes_per_second / (size - 2 + 2 / size)
+    given = limits.one_shot_nbytes
+    return limits.costs.sync_nbytes / (size - 2 + 2 / size) if given is None else given
 
 
-def flat_reduce_limit(size: int, costs: Costs) -> float:
-    """Bytes up to which a reduce by the root alone is cheaper than a sliced one.
+def flat_reduce_limit(size: int, limits: Limits) -> float:
+    """Bytes up to which the root begins to reduce alone: if not given, those up to which a sliced reduce is no cheaper.
 
     The root touches (p+1)s bytes with one exposed sync, against 4s with two.
     """
-    return costs.latency * costs.bytes_per_second / (size - 3) if size > 3 else float("inf")
+    given = limits.flat_reduce_nbytes
+    derived = limits.costs.sync_nbytes / (size - 3) if size > 3 else float("inf")
+    return derived if given is None else given
 
 
-def flat_schedules(
-    kind: str, size: int, nbytes: int | Sequence, limits: Limits = DEFAULT_LIMITS, costs: Costs = DEFAULT_COSTS
-) -> tuple[str, ...]:
+def flat_schedules(kind: str, size: int, nbytes: int | Sequence, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
     """The algorithms on private buffers that are no more than `Limits.slack` times from where one is the best; first
     the one that the cost model takes."""
     if kind not in KINDS:
@@ -79,11 +80,10 @@ def flat_schedules(
         raise TypeError(f"{kind} takes one number of bytes, not {nbytes!r}")
     fits = slice_capacity(size - 1, limits) > 0
     if kind == "all_reduce":
-        small, large, given, derived = "one_shot", "two_shot", limits.one_shot_nbytes, one_shot_limit
+        small, large, limit = "one_shot", "two_shot", one_shot_limit(size, limits)
     else:
-        small, large, given, derived = "flat", "sliced", limits.flat_reduce_nbytes, flat_reduce_limit
+        small, large, limit = "flat", "sliced", flat_reduce_limit(size, limits)
         fits = fits and size > 2
-    limit = derived(size, costs) if given is None else given
     if not fits or size == 1 or nbytes * limits.slack <= limit:
         return (large,) if fits and nbytes > limit else (small,)
     found = (small, large) if nbytes <= limit else (large, small) if nbytes <= limit * limits.slack else (large,)
@@ -98,7 +98,6 @@ def schedules(
     size: int,
     nbytes: int | Sequence,
     limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
     hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> tuple[str, ...]:
@@ -109,13 +108,13 @@ def schedules(
     domains of the ranks, if there are several; blocks of different sizes take flat plans all the same. ``wide``: bytes
     of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
     """
-    found = flat_schedules(kind, size, nbytes, limits, costs)
+    found = flat_schedules(kind, size, nbytes, limits)
     if not isinstance(nbytes, int):
         return found
     whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
-    limit = hierarchical_from(kind, hierarchy, limits, costs, wide)
+    limit = hierarchical_from(kind, hierarchy, limits, wide)
     if whole > limit:
-        return ("hierarchical", *(found if whole <= limit * limits.slack else ()))
+        return ("hierarchical", *found) if limits.slack > 1 else ("hierarchical",)
     return (*found, "hierarchical") if whole * limits.slack > limit else found
 
 
@@ -128,7 +127,6 @@ def build_plan(
     itemsize: int = 1,
     root: int = 0,
     limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
     hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> Plan:
@@ -138,6 +136,6 @@ def build_plan(
     """
     if name == "hierarchical":
         options = {"root": root} if kind in ROOTED else {"wide": wide} if kind in FOLDING else {}
-        return HIERARCHICAL_BUILDERS[kind](rank, hierarchy, nbytes, limits, costs, **options)
+        return HIERARCHICAL_BUILDERS[kind](rank, hierarchy, nbytes, limits, **options)
     rooted = (root,) if kind in ROOTED else ()
     return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, *rooted)

@@ -34,7 +34,7 @@ from math import isqrt
 
 from .hierarchy import Hierarchy
 from .hops import Hops, Task, cut_blocks, cut_vector, hop_plan
-from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
+from .limits import DEFAULT_LIMITS, LINE, Limits
 from .pipeline import alone
 from .steps import Plan
 
@@ -128,7 +128,7 @@ class _Blocks:
         else:
             yield Task(delay + 2, block, ((handler, self.fetched_place(block)),), to_output=True)
 
-    def most(self, block_nbytes: int, hops: int, limits: Limits, costs: Costs) -> int:
+    def most(self, block_nbytes: int, hops: int, limits: Limits) -> int:
         """The bytes of a piece: at most what slots hold, and less where shorter rounds overlap better.
 
         The number c of chunks minimizes ``(c + hops) (seconds / c + latency)``.
@@ -136,20 +136,12 @@ class _Blocks:
         fits = limits.capacity // self.places // LINE * LINE
         if not fits:
             raise ValueError(f"{limits.capacity} bytes per round are too few for {self.places} pieces")
-        seconds = TOUCHES * block_nbytes * self.places / costs.bytes_per_second
-        chunks = max(isqrt(int(hops * seconds / max(costs.latency, 1e-9))), 1)
+        seconds = TOUCHES * block_nbytes * self.places / limits.costs.bytes_per_second
+        chunks = max(isqrt(int(hops * seconds / max(limits.costs.latency, 1e-9))), 1)
         return max(min(fits, max(-(-block_nbytes // chunks // LINE) * LINE, LEAST_PIECE)), LINE)
 
 
-def all_reduce(
-    rank: int,
-    hierarchy: Hierarchy,
-    nbytes: int,
-    limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
-    *,
-    wide: int = 1,
-) -> Plan:
+def all_reduce(rank: int, hierarchy: Hierarchy, nbytes: int, limits: Limits = DEFAULT_LIMITS, *, wide: int = 1) -> Plan:
     """A chain, then a spread: (q-1)s bytes across links each, ``wide`` times that in the chain."""
     kind, size = "all_reduce", hierarchy.size
     if size == 1 or not nbytes:
@@ -160,18 +152,12 @@ def all_reduce(
     for b in range(len(blocks)):
         tasks += blocks.chain(rank, b)
         tasks += blocks.spread(rank, b, blocks.handler(blocks.last, b), blocks.fold_place(b), q)
-    cut = cut_vector(nbytes, len(blocks), blocks.most(nbytes // len(blocks), q + 1, limits, costs))
+    cut = cut_vector(nbytes, len(blocks), blocks.most(nbytes // len(blocks), q + 1, limits))
     return hop_plan(kind, Hops(rank, size, tasks, cut, q + 1, wide), blocks.places)
 
 
 def reduce_scatter(
-    rank: int,
-    hierarchy: Hierarchy,
-    nbytes: int,
-    limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
-    *,
-    wide: int = 1,
+    rank: int, hierarchy: Hierarchy, nbytes: int, limits: Limits = DEFAULT_LIMITS, *, wide: int = 1
 ) -> Plan:
     """A chain for every block; each rank collects its own: ``wide`` times (q-1)s and (1-1/q)s across links."""
     kind, size = "reduce_scatter", hierarchy.size
@@ -181,13 +167,11 @@ def reduce_scatter(
     blocks = _Blocks(hierarchy, kind, wide)
     q = len(hierarchy.domains)
     tasks = [task for b in range(size) for task in blocks.chain(rank, b, target=b)]
-    cut = cut_blocks(nbytes, [b * nbytes for b in range(size)], [0] * size, blocks.most(nbytes, q, limits, costs))
+    cut = cut_blocks(nbytes, [b * nbytes for b in range(size)], [0] * size, blocks.most(nbytes, q, limits))
     return hop_plan(kind, Hops(rank, size, tasks, cut, q, wide), blocks.places, in_place)
 
 
-def all_gather(
-    rank: int, hierarchy: Hierarchy, nbytes: int, limits: Limits = DEFAULT_LIMITS, costs: Costs = DEFAULT_COSTS
-) -> Plan:
+def all_gather(rank: int, hierarchy: Hierarchy, nbytes: int, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """A spread of every block: (q-1)pm bytes across links."""
     kind, size = "all_gather", hierarchy.size
     if size == 1 or not nbytes:
@@ -196,18 +180,11 @@ def all_gather(
     tasks = [Task(0, rank, ((rank, OWN),), place=0, to_output=True)]
     for b in range(size):
         tasks += blocks.spread(rank, b, b, 0, 0)
-    cut = cut_blocks(nbytes, [0] * size, [b * nbytes for b in range(size)], blocks.most(nbytes, 1, limits, costs))
+    cut = cut_blocks(nbytes, [0] * size, [b * nbytes for b in range(size)], blocks.most(nbytes, 1, limits))
     return hop_plan(kind, Hops(rank, size, tasks, cut, 1), blocks.places, rank * nbytes)
 
 
-def broadcast(
-    rank: int,
-    hierarchy: Hierarchy,
-    nbytes: int,
-    limits: Limits = DEFAULT_LIMITS,
-    costs: Costs = DEFAULT_COSTS,
-    root: int = 0,
-) -> Plan:
+def broadcast(rank: int, hierarchy: Hierarchy, nbytes: int, limits: Limits = DEFAULT_LIMITS, root: int = 0) -> Plan:
     """A spread in slices; each rank of a domain fetches some of them for all: (q-1)s bytes across links."""
     kind, size = "broadcast", hierarchy.size
     if size == 1 or not nbytes:
@@ -218,7 +195,7 @@ def broadcast(
         if rank == root:
             tasks.append(Task(0, b, ((rank, OWN),), place=b))
         tasks += blocks.spread(rank, b, root, b, 0)
-    cut = cut_vector(nbytes, len(blocks), blocks.most(nbytes // len(blocks), 1, limits, costs))
+    cut = cut_vector(nbytes, len(blocks), blocks.most(nbytes // len(blocks), 1, limits))
     return hop_plan(kind, Hops(rank, size, tasks, cut, 1), blocks.places)
 
 
@@ -230,33 +207,20 @@ HIERARCHICAL_BUILDERS: dict[str, Callable[..., Plan]] = {
 }
 
 
-def hierarchical_limit(kind: str, hierarchy: Hierarchy, costs: Costs, wide: int = 1) -> float:
-    """Bytes (of the vector, or of all blocks) above which the hierarchical plan is expected to be faster.
-
-    It saves bytes over the busiest link, costs one more copy of what is fetched, and has more stages. A first guess,
-    without measurements of a machine with several domains.
-    """
-    p, q, m = hierarchy.size, len(hierarchy.domains), hierarchy.most
-    # Vectors over the link of the largest domain, one way, flat and hierarchical, and the synchronisations in a row.
-    flat, hierarchical, syncs = {
-        "all_reduce": (2 * m * (p - m) / p, max(wide + 1, q - 1), q + 2),
-        "reduce_scatter": (m * (p - m) / p, wide + 1, q + 1),
-        "all_gather": (m * (p - m) / p, 1, 2),
-        "broadcast": (p - m, q - 1, 2),
-    }[kind]
-    saved = (flat - hierarchical) / costs.link_bytes_per_second - 2 / m / costs.bytes_per_second
-    # Twice the latency of the stages: while the pipeline fills and empties, no rank is fully busy.
-    return 2 * syncs * costs.latency / saved if saved > 0 else float("inf")
-
-
-def hierarchical_from(kind: str, hierarchy: Hierarchy | None, limits: Limits, costs: Costs, wide: int = 1) -> float:
+def hierarchical_from(kind: str, hierarchy: Hierarchy | None, limits: Limits, wide: int = 1) -> float:
     """Bytes (of the vector, or of all blocks) above which a collective begins with a hierarchical plan; infinity where
-    it has none."""
+    it has none.
+
+    If not given, a first guess: each of the m ranks of a domain loads from others what a hierarchical plan of q domains
+    loads once, in q + 2 synchronisations at most.
+    """
     if hierarchy is None or len(hierarchy.domains) < 2 or kind not in HIERARCHICAL_BUILDERS:
         return float("inf")
     if kind in FOLDING and not hierarchy.is_in_rank_order:
         return float("inf")
     if _Blocks(hierarchy, kind, wide).places * LINE > limits.capacity:
         return float("inf")
-    given = limits.hierarchical_nbytes
-    return hierarchical_limit(kind, hierarchy, costs, wide) if given is None else given
+    if limits.hierarchical_nbytes is not None:
+        return limits.hierarchical_nbytes
+    syncs, saved = len(hierarchy.domains) + 2, hierarchy.most - 1
+    return syncs * limits.costs.sync_nbytes / saved if saved else float("inf")

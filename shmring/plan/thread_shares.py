@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .limits import DEFAULT_COSTS, LINE, Costs
+from .limits import LINE, Costs
 from .pipeline import round_up
 from .steps import IN, OUT, Affine, Copy, Loop, Operand, Plan, Reduce, Space, Step
 
@@ -36,7 +36,7 @@ class ThreadShares(NamedTuple):
     last_nbytes: int
 
 
-def split_limit(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
+def split_limit(threads: int, costs: Costs) -> float:
     """Bytes of a message from which ``threads`` threads are faster than one.
 
     Every rank touches at least twice the bytes of the message (broadcast). The threads save the fraction
@@ -47,7 +47,7 @@ def split_limit(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
     return waking(threads, costs) * costs.bytes_per_second / 2 * threads / (threads - 1)
 
 
-def waking(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
+def waking(threads: int, costs: Costs) -> float:
     """Seconds to wake all helper threads of ``threads`` threads, in a binary tree."""
     return (threads.bit_length() - 1) * costs.dispatch
 

@@ -8,8 +8,13 @@ from shmring.bootstrap import tuning
 from shmring.bootstrap.tuning import COMPARED, NO_LIMIT, STEPS_S, RankInfo, derive
 from shmring.config import configure
 from shmring.placement.locality import Seat
+from shmring.plan.limits import Costs
 
 MIB = 1 << 20
+
+
+def report(size=2, *measured, **settings):
+    return thresholds(size, *measured, **settings).report(size)
 
 
 def thresholds(size=2, processors=2, barrier_us=0.6, cache_nbytes=32 * MIB, **settings):
@@ -18,18 +23,18 @@ def thresholds(size=2, processors=2, barrier_us=0.6, cache_nbytes=32 * MIB, **se
 
 def test_limits_follow_from_distance_and_crowding():
     # L B / (p - 2 + 2/p) and L B / (p - 3), with L = 0.6 + 0.4 us and B = 120 bytes a nanosecond, shared where crowded.
-    assert thresholds().limits.one_shot_nbytes == 120_000
-    assert thresholds(barrier_us=0.1).limits.one_shot_nbytes == 60_000
-    assert thresholds(size=4, processors=4).limits.one_shot_nbytes == 48_000
-    assert thresholds(size=4, processors=1).limits.one_shot_nbytes == 12_000
-    assert thresholds(size=4, processors=4).limits.flat_reduce_nbytes == 120_000
-    assert thresholds(size=3).limits.flat_reduce_nbytes == NO_LIMIT
+    assert report()["one_shot_nbytes"] == 120_000
+    assert report(barrier_us=0.1)["one_shot_nbytes"] == 60_000
+    assert report(size=4, processors=4)["one_shot_nbytes"] == 48_000
+    assert report(size=4, processors=1)["one_shot_nbytes"] == 12_000
+    assert report(size=4, processors=4)["flat_reduce_nbytes"] == 120_000
+    assert report(size=3)["flat_reduce_nbytes"] == NO_LIMIT
 
 
 @given(st.integers(1, 4096), st.floats(0.25, 4096), st.floats(0, 1e9))
 def test_whatever_was_measured_the_limits_are_integers_of_62_bits(size, processors, barrier_us):
-    limits = thresholds(size, processors, barrier_us).limits
-    for nbytes in (limits.one_shot_nbytes, limits.flat_reduce_nbytes):
+    found = report(size, processors, barrier_us)
+    for nbytes in (found["one_shot_nbytes"], found["flat_reduce_nbytes"]):
         assert type(nbytes) is int
         assert 0 <= nbytes <= NO_LIMIT
 
@@ -37,12 +42,12 @@ def test_whatever_was_measured_the_limits_are_integers_of_62_bits(size, processo
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
 def test_the_farther_the_ranks_the_more_goes_in_one_shot(one, other):
     near, far = sorted((one, other))
-    assert thresholds(barrier_us=near).limits.one_shot_nbytes <= thresholds(barrier_us=far).limits.one_shot_nbytes
+    assert report(barrier_us=near)["one_shot_nbytes"] <= report(barrier_us=far)["one_shot_nbytes"]
 
 
 def test_ranks_that_shared_a_processor_for_a_moment_are_not_taken_for_far():
-    assert thresholds(barrier_us=50).limits.one_shot_nbytes == 288_000
-    assert thresholds(size=2, processors=1, barrier_us=50).limits.one_shot_nbytes == 3_024_000
+    assert report(barrier_us=50)["one_shot_nbytes"] == 288_000
+    assert report(size=2, processors=1, barrier_us=50)["one_shot_nbytes"] == 3_024_000
 
 
 def test_eager_messages_are_half_as_long_among_far_ranks():
@@ -60,12 +65,12 @@ def test_what_is_given_is_taken_and_named_as_given():
     given |= {"hierarchical_nbytes": 8, "nearness": 1, "stores": 2, "direct": 1}
     found = thresholds(size=4, latency_us=2.0, touch_gbs=3, **given)
     assert (found.limits.one_shot_nbytes, found.limits.flat_reduce_nbytes, found.limits.round_nbytes) == (5, 6, 128)
-    assert (found.costs.latency, found.costs.bytes_per_second, found.past_cache_nbytes) == (2e-6, 3e9, 7)
+    assert (found.limits.costs, found.past_cache_nbytes) == (Costs(2e-6, 3e9), 7)
     assert found.limits.hierarchical_nbytes == 8
     for name in (*COMPARED, "past_cache_nbytes"):
         assert found.why[name] == "argument"
-    derived = thresholds(size=4, latency_us=2.0, touch_gbs=3).limits
-    assert (derived.one_shot_nbytes, derived.flat_reduce_nbytes) == (2400, 6000)
+    derived = report(size=4, latency_us=2.0, touch_gbs=3)
+    assert (derived["one_shot_nbytes"], derived["flat_reduce_nbytes"]) == (2400, 6000)
 
 
 def test_every_derived_value_has_its_reason():
@@ -97,12 +102,12 @@ def test_processors_past_the_mask_are_left_out():
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_one_rank_and_few_ranks_have_thresholds_too(size):
-    assert thresholds(size, barrier_us=0).limits.one_shot_nbytes > 0
+    assert report(size, barrier_us=0)["one_shot_nbytes"] > 0
 
 
 def test_more_processors_than_ranks_make_no_rank_faster():
-    assert thresholds(size=2, processors=8).costs.bytes_per_second == 120e9
-    assert thresholds(size=4, processors=2).costs.bytes_per_second == 60e9
+    assert thresholds(size=2, processors=8).limits.costs.bytes_per_second == 120e9
+    assert thresholds(size=4, processors=2).limits.costs.bytes_per_second == 60e9
 
 
 def test_a_given_limit_of_nothing_is_taken_too():

@@ -10,9 +10,9 @@ from support.plans.reference import CollectiveCall, verify
 from support.plans.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
 from shmring.plan import hierarchical
-from shmring.plan.choose import ROOTED
+from shmring.plan.choose import ROOTED, schedules
 from shmring.plan.cost import Cost, cost
-from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from, hierarchical_limit
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import LINE, Costs, Limits
 from shmring.plan.steps import Reduce
@@ -227,37 +227,41 @@ def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, wide):
 def test_domains_matter_from_some_size_up_and_never_if_there_is_one():
     sockets = equal_domains(64, 2)
     for kind in KINDS:
-        chosen = [1 << bits > hierarchical_from(kind, sockets, Limits(), Costs()) for bits in range(8, 31)]
+        chosen = [1 << bits > hierarchical_from(kind, sockets, Limits()) for bits in range(8, 31)]
         assert chosen == sorted(chosen)
         assert chosen[-1]
         for bits in range(8, 31):
-            assert 1 << bits < hierarchical_from(kind, None, Limits(), Costs())
-            assert 1 << bits < hierarchical_from(kind, equal_domains(64, 1), Limits(), Costs())
+            assert 1 << bits < hierarchical_from(kind, None, Limits())
+            assert 1 << bits < hierarchical_from(kind, equal_domains(64, 1), Limits())
 
 
 @each_way
-def test_a_hierarchical_plan_is_chosen_where_it_sends_fewer_bytes_and_later_where_waiting_costs_more(kind, wide):
-    for p, q in ((4, 4), (8, 8), (64, 2), (64, 4), (256, 16)):
+def test_calls_begin_hierarchical_where_domains_have_several_ranks_and_later_where_waiting_costs_more(kind, wide):
+    for p, q in ((4, 4), (8, 8), (4, 2), (64, 2), (64, 4), (256, 16)):
         hierarchy = equal_domains(p, q)
-        near, far = (hierarchical_limit(kind, hierarchy, Costs(latency=us * 1e-6), wide) for us in (0.5, 5))
-        assert near < far < 1 << 24 if p > 2 * q else near == far == float("inf")
+        near, far = (hierarchical_from(kind, hierarchy, Limits(costs=Costs(us * 1e-6)), wide) for us in (0.5, 5))
+        assert near < far < 1 << 24 if p > q else near == far == float("inf")
 
 
-def test_wide_prefixes_are_chosen_later():
+def test_both_plans_are_tried_from_a_quarter_of_a_derived_limit_up_and_one_where_it_is_set():
     sockets = equal_domains(64, 2)
-    assert hierarchical_limit("all_reduce", sockets, Costs(), 1) < hierarchical_limit("all_reduce", sockets, Costs(), 2)
+    limit = int(hierarchical_from("broadcast", sockets, Limits()))
+    found = [schedules("broadcast", 64, n, Limits(), sockets) for n in (limit // 4, limit // 4 + 1, limit + 1, 1 << 40)]
+    assert found == [("staged",), ("staged", "hierarchical"), *[("hierarchical", "staged")] * 2]
+    given = Limits(hierarchical_nbytes=1000)
+    assert [schedules("broadcast", 64, n, given, sockets) for n in (1000, 1001)] == [("staged",), ("hierarchical",)]
 
 
 def test_folds_of_ranks_that_alternate_between_domains_are_flat():
     mixed, limits = Hierarchy(MIXED), Limits(hierarchical_nbytes=0)
-    chosen = {kind for kind in KINDS if hierarchical_from(kind, mixed, limits, Costs()) < 1 << 20}
+    chosen = {kind for kind in KINDS if hierarchical_from(kind, mixed, limits) < 1 << 20}
     assert chosen == {"all_gather", "broadcast"} == set(KINDS) - FOLDING
 
 
 def test_the_limit_can_be_set():
     pairs = Hierarchy(PAIRS)
     for nbytes, limit, expected in ((1000, 1000, False), (1001, 1000, True), (8, 0, True), (1 << 30, 1 << 40, False)):
-        found = nbytes > hierarchical_from("all_reduce", pairs, Limits(hierarchical_nbytes=limit), Costs())
+        found = nbytes > hierarchical_from("all_reduce", pairs, Limits(hierarchical_nbytes=limit))
         assert found == expected
 
 

@@ -25,7 +25,7 @@ def test_all_ranks_choose_the_same_algorithm_and_number_of_rounds(kind):
 
 def test_small_all_reduces_take_one_shot_and_large_ones_two():
     for size in (2, 3, 4, 8, 64):
-        limit = int(one_shot_limit(size, Costs()))
+        limit = int(one_shot_limit(size, Limits()))
         assert schedules("all_reduce", size, limit)[0] == "one_shot"
         assert schedules("all_reduce", size, limit + 1)[0] == "two_shot"
 
@@ -34,7 +34,7 @@ def test_large_reduces_are_shared_by_the_ranks_if_there_are_more_than_three():
     for size in (2, 3):
         assert schedules("reduce", size, 1 << 40)[0] == "flat"
     for size in (4, 8, 64):
-        limit = int(flat_reduce_limit(size, Costs()))
+        limit = int(flat_reduce_limit(size, Limits()))
         assert schedules("reduce", size, limit)[0] == "flat"
         assert schedules("reduce", size, limit + 1)[0] == "sliced"
 
@@ -42,24 +42,28 @@ def test_large_reduces_are_shared_by_the_ranks_if_there_are_more_than_three():
 def test_at_the_limit_both_algorithms_are_predicted_to_take_equally_long():
     # Seconds of the busiest rank: what it touches, counted from its plan, and the syncs that nothing hides.
     costs = Costs(latency=1e-6, bytes_per_second=1e10)
+    limits = Limits(costs=costs)
 
     def seconds(kind, name, size, nbytes, syncs):
         example = Example(kind, name, size)
         return example.busiest() / example.unit * nbytes / costs.bytes_per_second + syncs * costs.latency
 
     for size in (2, 3, 4, 8, 64):
-        at = one_shot_limit(size, costs)
+        at = one_shot_limit(size, limits)
         one, two = (seconds("all_reduce", n, size, at, s) for n, s in (("one_shot", 1), ("two_shot", 2)))
         assert one == pytest.approx(two)
     for size in (4, 8, 64):
-        at = flat_reduce_limit(size, costs)
+        at = flat_reduce_limit(size, limits)
         flat, sliced = (seconds("reduce", n, size, at, s) for n, s in (("flat", 1), ("sliced", 2)))
         assert flat == pytest.approx(sliced)
 
 
 def test_a_slower_sync_makes_more_one_shots_and_a_slower_memory_fewer():
-    assert one_shot_limit(4, Costs(latency=1e-5)) > one_shot_limit(4, Costs(latency=1e-7))
-    assert one_shot_limit(4, Costs(bytes_per_second=1e9)) < one_shot_limit(4, Costs(bytes_per_second=1e11))
+    def limit(**costs):
+        return one_shot_limit(4, Limits(costs=Costs(**costs)))
+
+    assert limit(latency=1e-5) > limit(latency=1e-7)
+    assert limit(bytes_per_second=1e9) < limit(bytes_per_second=1e11)
 
 
 def test_thresholds_can_be_set():
@@ -72,11 +76,11 @@ def test_thresholds_can_be_set():
 
 def test_both_algorithms_are_tried_around_a_derived_limit_and_one_where_it_is_set():
     for kind, small, large in (("all_reduce", "one_shot", "two_shot"), ("reduce", "flat", "sliced")):
-        for slack in (1, 4):
-            limits = Limits(one_shot_nbytes=8000, flat_reduce_nbytes=8000, slack=slack)
-            tried = {n: schedules(kind, 8, n, limits) for n in (1999, 2001, 8000, 8001, 32_000, 32_001)}
-            around = [(small, large)] * 2 + [(large, small)] * 2 if slack > 1 else [(small,)] * 2 + [(large,)] * 2
-            assert list(tried.values()) == [(small,), *around, (large,)]
+        derived = Limits(costs=Costs(1e-6, 8e9 * {"all_reduce": 6.25, "reduce": 5}[kind]))  # 8000 bytes for 8 ranks
+        tried = [schedules(kind, 8, n, derived) for n in (1999, 2001, 8000, 8001, 32_000, 32_001)]
+        assert tried == [(small,), (small, large), (small, large), (large, small), (large, small), (large,)]
+        given = Limits(one_shot_nbytes=8000, flat_reduce_nbytes=8000)
+        assert [schedules(kind, 8, n, given) for n in (2001, 8000, 8001, 32_000)] == [(small,)] * 2 + [(large,)] * 2
 
 
 def test_outboxes_too_small_for_slices_fall_back_to_whole_vectors():

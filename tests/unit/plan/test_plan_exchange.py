@@ -4,7 +4,7 @@ from shmring.plan.choose import EXCHANGE_RANKS, build_plan, schedules
 from shmring.plan.limits import LINE, Limits
 from shmring.plan.steps import Reduce
 
-LIMITS = Limits(one_shot_nbytes=0, slack=1)
+LIMITS = Limits(one_shot_nbytes=0)
 
 
 def test_an_exchange_is_tried_where_every_rank_has_a_slice_and_ranks_are_few():

@@ -150,7 +150,7 @@ def test_the_limit_is_where_what_is_saved_pays_for_the_waking():
     for threads in (2, 4, 32):
         saved = 2 * split_limit(threads, costs) / 1e10 * (1 - 1 / threads)
         assert saved == pytest.approx(waking(threads, costs))
-    assert split_limit(1) == float("inf")
+    assert split_limit(1, costs) == float("inf")
 
 
 def test_helpers_are_woken_as_deep_as_a_binary_tree_of_them_is():
@@ -161,6 +161,6 @@ def test_helpers_are_woken_as_deep_as_a_binary_tree_of_them_is():
 @pytest.mark.parametrize("kind", KINDS)
 def test_by_the_model_threads_pay_from_the_limit_up_and_not_far_below(kind):
     for threads in (2, 8):
-        at = int(split_limit(threads)) // (3 if kind in BLOCKS else 1) // 64 * 64
+        at = int(split_limit(threads, Costs())) // (3 if kind in BLOCKS else 1) // 64 * 64
         assert seconds(kind, 3, 2 * at, threads) < seconds(kind, 3, 2 * at, 1)
         assert seconds(kind, 3, at // 16, threads) > seconds(kind, 3, at // 16, 1)
