@@ -35,6 +35,13 @@ def test_a_group_has_its_nodes_and_one_within_a_node_has_no_network(rank):
         assert near.comm.nodes is None
 
 
+@on_group(2, labels="ab")
+def test_the_thread_of_gloo_does_not_take_the_processor_from_one_that_holds_its_lock(rank):
+    dist.all_reduce(torch.ones(1))
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert os.SCHED_BATCH in [os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")]
+
+
 # ---- bits ------------------------------------------------------------------------------------------------------------
 
 
