@@ -26,7 +26,9 @@ import numpy as np
 import shmring
 from shmring.bench.turns import PROCESSORS, compare, loop_of, pin, turn
 
-CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "ping_pong")
+CALLS = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "ping_pong",
+)  # fmt: skip
 SIZES = tuple(1 << bits for bits in range(12, 27, 2))
 NO_STREAMING, ALL_STREAMING = {"past_cache_nbytes": 1 << 40}, {"past_cache_nbytes": 0}
 OUTPUTS = {"cached": NO_STREAMING, "streaming": ALL_STREAMING}
@@ -62,12 +64,15 @@ def statement(comm, call, nbytes, is_shared):
                 comm.recv(x, other)
 
         return message
-    out = {
-        "all_gather": lambda: make(np.zeros((comm.size, *x.shape), np.float32)),
-        "reduce_scatter": lambda: make(np.zeros(blocks.shape[1], np.float32)),
-        "all_to_all": lambda: make(np.zeros(blocks.shape, np.float32)),
-    }.get(call, lambda: None)()
-    source = blocks if call in ("reduce_scatter", "all_to_all") else x
+    shape = {
+        "all_gather": (comm.size, *x.shape),
+        "gather": (comm.size, *x.shape),
+        "reduce_scatter": blocks.shape[1:],
+        "scatter": blocks.shape[1:],
+        "all_to_all": blocks.shape,
+    }.get(call)
+    out = None if shape is None else make(np.zeros(shape, np.float32))
+    source = blocks if call in ("reduce_scatter", "scatter", "all_to_all") else x
     made = getattr(comm, call)
     arguments = (source,) if out is None else (source, out)
 

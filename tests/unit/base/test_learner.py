@@ -5,9 +5,9 @@ import math
 import random
 
 import pytest
+from support import compiled
 
-from shmring.base.learner import Learner
-
+Learner = compiled.load("learner_hooks").Learner
 STORES, PATH, OUTPUT, SCHEDULE, THREADS = range(5)
 NEAR, FAR, XEON, ZEN = (10, 28, 12, 40), (40, 10, 30, 20), (20, 17, 12, 15), (40, 14, 30, 10)
 UNIT = 1000  # nanoseconds
