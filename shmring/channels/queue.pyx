@@ -141,7 +141,6 @@ cdef class Queue:
 
     cdef bint lock(self, pthread_mutex_t *lock, uint64_t *holder, int64_t timeout_ns) except -1:
         """Take the lock of an end, which its holder alone uses. False after the timeout."""
-        self.require_made()
         if self.is_closed:
             raise ClosedError("this queue is closed")
         if is_holder(holder):
@@ -233,6 +232,7 @@ cdef class Queue:
         """Put bytes, an array or a `Dumped`; raises as `put`."""
         cdef int64_t deadline_ns
         cdef bint is_begun = False
+        self.require_made()
         if is_holder(&self.receiving_thread):
             timeout_ns = 0                         # a handler in the middle of get(): no consumer can make room
         deadline_ns = deadline_of(timeout_ns)
@@ -332,7 +332,6 @@ cdef class Queue:
             The queue was closed here; a ``ValueError``.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout) if block else 0
-        self.require_made()
         item = self.get_content(timeout_ns)
         if isinstance(item, PickledContent):
             return unpickle_block(item.block, self.memory)
@@ -341,6 +340,7 @@ cdef class Queue:
     cdef object get_content(self, int64_t timeout_ns):
         """Get bytes, an array or a `PickledContent`; raises as `get`."""
         cdef int64_t deadline_ns
+        self.require_made()
         if is_holder(&self.sending_thread):        # a handler in the middle of put(): no producer can go on
             timeout_ns = 0
             if self.count() == 0:

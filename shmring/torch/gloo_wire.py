@@ -173,15 +173,15 @@ def _new_threads_do_not_preempt() -> Iterator[None]:
     Gloo's thread tries the lock of a connection again and again while another thread holds it to send. Had it taken the
     processor from that thread, it would do so until the end of its time slice, some milliseconds later.
     """
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
-        yield
-        return
-    with contextlib.suppress(OSError):  # a sandbox may forbid it
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    is_changed = False
+    with contextlib.suppress(OSError):  # where the system forbids it
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            is_changed = True
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        if is_changed:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 

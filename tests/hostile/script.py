@@ -36,6 +36,8 @@ DOCUMENTED = (
 )  # fmt: skip
 # The one call that takes a path, which may be anything.
 TAKES_PATH = re.compile(r"\.trace\(")
+# An index of 2**63 is an OverflowError of NumPy's arrays, too.
+INDEXES = re.compile(r"\[key\]|setitem\(")
 # Texts that were not written for users: the code took something for what it was not.
 INTERNAL = re.compile(r"'NoneType' object|has no attribute|referenced before assignment|not associated with a value")
 UNSETTABLE = re.compile(r"not writable|read-?only|no setter|can't set|cannot set")
@@ -151,6 +153,7 @@ class Script:
             return
         is_documented = isinstance(error, DOCUMENTED) or (isinstance(error, RuntimeError) and text)
         is_documented = is_documented or (isinstance(error, OSError) and TAKES_PATH.search(line))
+        is_documented = is_documented or (isinstance(error, OverflowError) and INDEXES.search(line))
         if not is_documented or (INTERNAL.search(text) and "None" not in line):
             self.defect(f"{type(error).__name__}: {text[:300]}", error)
 

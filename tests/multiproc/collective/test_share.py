@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.emulation import SANITIZED
 from support.harness import RANKS, run_ranks
 from support.inputs import same_bits, values
 from support.limits import limited
@@ -646,6 +647,7 @@ def locked(comm):
     return "locked"
 
 
+@pytest.mark.skipif(SANITIZED, reason="the address sanitizer's mlock does nothing")
 def test_locked_memory_stays_locked():
     if "refused" in run_ranks(2, locked):
         pytest.skip("mlock is refused here")

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from support.children import in_child, status_of
+from support.emulation import needs_address_limit
 from support.harness import PATIENCE, eventually
 from support.programs import run_python
 from support.threads import beside
@@ -406,6 +407,7 @@ receiver.close()
 """
 
 
+@needs_address_limit
 def test_a_thread_that_could_not_be_started_is_an_error_and_the_end_stays_usable():
     run_python("-c", WITHOUT_A_THREAD)  # a forked child would take the stack of a former thread
 
