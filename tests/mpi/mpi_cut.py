@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import shmring
 
 def main(folder):
     comm = shmring.from_mpi(timeout=5.0)
+    rank, size = comm.rank, comm.size
     comm.all_reduce(np.ones(3))
-    Path(folder, f"ready.{comm.rank}").write_text("")
+    Path(folder, f"ready.{rank}").write_text("")
     try:
         while True:
             comm.all_reduce(np.ones(3))
@@ -23,9 +25,11 @@ def main(folder):
         named = error.rank
         kind = type(error).__name__
     comm.close()
-    part = Path(folder, f"part.{comm.rank}")
+    part = Path(folder, f"part.{rank}")
     part.write_text(f"{kind} {named}")
-    part.rename(Path(folder, f"named.{comm.rank}"))
+    part.rename(Path(folder, f"named.{rank}"))
+    while len(list(Path(folder).glob("named.*"))) < size:  # once a rank has ended, its launcher ends the others
+        time.sleep(0.05)
     os._exit(0)  # MPI_Finalize would wait for the other side
 
 
