@@ -11,6 +11,7 @@ from pathlib import Path
 import jaxlib
 import pytest
 from support.command import status_of_command
+from support.installed import ROOT
 from support.jax_programs import LIMIT_S, run_program
 
 import shmring.jax
@@ -120,7 +121,7 @@ def test_the_library_has_every_name_that_this_jaxlib_looks_up():
 
 def test_constants_differ_and_a_function_that_jax_does_not_call_is_an_error_with_its_name():
     library = ctypes.CDLL(LIBRARY)
-    names = re.findall(r"\bX\((\w+)\)", (Path(shmring.__file__).parent / "jax" / "mpitrampoline.h").read_text())
+    names = re.findall(r"\bX\((\w+)\)", (ROOT / "shmring" / "jax" / "mpitrampoline.h").read_text())
     constants = [name for name in names if not name.startswith("MPI")]
     values = [ctypes.c_size_t.in_dll(library, f"MPIABI_{name}").value for name in constants]
     assert len(values) == 260
