@@ -102,3 +102,10 @@ def test_only_a_tag_that_is_the_version_is_published(build):
         variables = {**os.environ, "GITHUB_REF_NAME": tag}
         status = subprocess.run(["bash", "-c", command], env=variables, check=False).returncode
         assert (status == 0) == is_published, tag
+
+
+def test_the_program_of_the_thread_sanitizer_fits_the_modules_that_it_uses(build, tmp_path):
+    program = ROOT / "tests" / "sanitizers" / "threads.pyx"
+    command = [sys.executable, "-m", "cython", "-3", "-I", str(ROOT), str(program), "-o", str(tmp_path / "threads.c")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -152,7 +152,7 @@ cdef class Group:
                 slot = <uint64_t *> (e.slots[rank] + r % NSLOTS * SLOT_NBYTES)
                 for k in range(WORDS):
                     slot[k] = r * 1000 + rank * 100 + k
-                publish(e, r, 77, False)
+                publish(e, r, 77)
                 outcome = UNREADY
                 while outcome == UNREADY:
                     outcome = await_round(e, EVERYONE, r, r, 77, &patience)
@@ -181,7 +181,7 @@ cdef class Group:
                 memset(&t, 0, sizeof(t))
                 memset(received, 0, sizeof(received))
                 t.signature = 77 + n
-                t.nbytes = t.part_nbytes = t.stride = sizeof(words)
+                t.nbytes = t.part_nbytes = sizeof(words)
                 t.out = <char *> received
                 t.last = self.size
                 t.payload = <const char *> words
