@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from glob import glob
 from pathlib import Path
 
@@ -122,9 +123,10 @@ def files_behind(path: str) -> set[str]:
     return found - {path}
 
 
-def public_headers() -> set[str]:
+@cache
+def public_headers() -> frozenset[str]:
     """The headers that code of others may include: those of C, and those behind a .pxd."""
-    found = set(glob("shmring/capi/include/**/*.h", recursive=True))
+    found = frozenset(glob("shmring/capi/include/**/*.h", recursive=True))
     return found.union(*map(files_behind, glob("shmring/**/*.pxd", recursive=True)))
 
 
@@ -201,8 +203,7 @@ class PythonFiles(build_py):
     def find_data_files(self, package, src_dir):
         """Data files of a package, without what Cython or the compiler reads here alone."""
         found = [name for name in super().find_data_files(package, src_dir) if not name.endswith((".pyx", ".c"))]
-        headers = public_headers()
-        return [name for name in found if not name.endswith(".h") or os.path.normpath(name) in headers]
+        return [name for name in found if not name.endswith(".h") or os.path.normpath(name) in public_headers()]
 
 
 if __name__ == "__main__":

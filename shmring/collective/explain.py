@@ -73,7 +73,7 @@ def _nested(comm: Any, collective: str, wide: int) -> str:
     if collective in FOLDING and not e.hierarchy.is_in_rank_order:
         return "their ranks are not consecutive"
     limit, why = hierarchical_from(collective, e.hierarchy, e.limits, wide), e.thresholds.why["hierarchical_nbytes"]
-    return "saves nothing, or has no room" if limit == float("inf") else f"above {limit:.0f} bytes ({why})"
+    return "of one rank each, or slots too small" if limit == float("inf") else f"above {limit:.0f} bytes ({why})"
 
 
 def _priced(comm: Any, kind: str, name: str, nbytes: int, root: int) -> str:

@@ -54,7 +54,7 @@ export SHMRING_SANITIZED=$sanitizers  # for tests of what a sanitizer changes, s
 status=0
 "$python" -m pytest -p no:cacheprovider "$@" || status=$?
 unset LD_PRELOAD
-# Of refused allocations of terabytes the sanitizer tells all the same, as a warning.
+# The sanitizer writes a warning about each allocation of terabytes that it refuses.
 for report in reports/*; do
     if [ -e "$report" ] && ! grep -qv "WARNING: AddressSanitizer failed to allocate" "$report"; then
         rm "$report"

@@ -625,11 +625,13 @@ def shared_names() -> set[str]:
 
 
 def open_files() -> dict[int, str]:
-    """Descriptors of this process and what they are."""
+    """Descriptors of this process and what they are, without the report that a sanitizer may have opened."""
     found = {}
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             found[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
+    if os.environ.get("SHMRING_SANITIZED"):
+        return {number: path for number, path in found.items() if "/reports/sanitizer." not in path}
     return found
 
 
