@@ -577,4 +577,8 @@ cdef tuple as_shape(object shape):
     try:
         return (index(shape),)
     except TypeError:
+        pass
+    try:
         return tuple([index(extent) for extent in shape])
+    except TypeError:
+        raise TypeError(f"shape={shape!r}: must be an int, or a sequence of ints") from None

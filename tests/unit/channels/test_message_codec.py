@@ -131,6 +131,9 @@ def test_an_impossible_shape_is_refused_and_nothing_is_sent(dtype):
     for shape in [*shapes, (1.5,), 2.5, "ab", None]:
         with pytest.raises((ValueError, TypeError)):
             sender.reserve(shape, dtype)
+    for shape in ((1.5,), 2.5, "ab", None, [None]):
+        with pytest.raises(TypeError, match=r"^shape=.*: must be an int, or a sequence of ints$"):
+            sender.reserve(shape, dtype)
     for shape in (np.int64(2), [1, 2], (0, 5), (), (1,) * 64):
         nbytes = sender.reserve(shape, dtype).nbytes
         sender.commit()
