@@ -5,9 +5,10 @@ taken over.
 """
 
 import os
+from typing import Any
 
 
-def register():
+def register() -> None:
     """Register the backend ``"shmring"`` with `torch.distributed`, for CPU tensors. Idempotent."""
     import torch.distributed as dist
 
@@ -19,7 +20,7 @@ def register():
         take_over()
 
 
-def _make(options, settings):
+def _make(options: Any, settings: Any) -> Any:
     from shmring.torch.connect import make  # loaded when the first group is made
 
     return make(options, settings)

@@ -4,12 +4,13 @@ Switches, all read from the environment, all off by default:
 
     SHMRING_DEBUG=1        assertions in the C parts, bounds checks in the Cython parts, debug symbols
     SHMRING_SANITIZE=LIST  gcc/clang sanitizers, e.g. ``address,undefined`` or ``thread``
-    SHMRING_FAULTS=1       points at which tests can kill, stop or delay a process (``shmring/_c/faults.h``)
-    SHMRING_ANNOTATE=1     Cython's annotated HTML beside each .pyx
+    SHMRING_FAULTS=1       points at which tests can kill, stop or delay a process (``shmring/core/c/faults.h``)
+    SHMRING_SYMBOLS=1      names of functions for debuggers, profilers and tools/instructions.py; the same code
+    SHMRING_ANNOTATE=1     Cython's annotated HTML beside the C
 
 What is built without a switch has no debug symbols, and the compiler's usual warnings (``SHMRING_DEBUG=1``: more).
 Nothing is detected about the processor that builds: one binary carries every kernel, and
-``shmring/kernel/dispatch.h`` picks at import.
+``shmring/core/kernel/dispatch.h`` picks at import.
 """
 
 import os
@@ -27,23 +28,31 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-DEBUG = os.environ.get("SHMRING_DEBUG", "0") not in ("", "0")
+
+def is_on(switch: str) -> bool:
+    """Whether a switch is set, and not to 0."""
+    return os.environ.get(switch, "0") not in ("", "0")
+
+
+DEBUG, FAULTS, SYMBOLS, ANNOTATE = (is_on(f"SHMRING_{one}") for one in ("DEBUG", "FAULTS", "SYMBOLS", "ANNOTATE"))
 SANITIZE = os.environ.get("SHMRING_SANITIZE", "")
-FAULTS = os.environ.get("SHMRING_FAULTS", "0") not in ("", "0")
-ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 
 # C sources beside the generated one: the kernels of one instruction set each.
-MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels_*.c"))}
+MORE_SOURCES = {"shmring/core/kernel/reduce.pyx": sorted(glob("shmring/core/kernel/kernels_*.c"))}
 
 # Rooms, and files of others, with little or no code that runs for each message, record or element: 60 % of the time and
 # 80 % of the bytes of -O2. Two passes of -Os are left out, which find little in code that Cython writes, and take a
 # seventh of the time.
-COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "placement"}
+COLD_ROOMS = {
+    "collectives/bootstrap", "collectives/observe", "core/base", "core/memory", "core/placement", "launch", "nodes",
+}  # fmt: skip
 COLD_FILES = {
-    "capi/handles", "channels/half_pipe", "channels/queue", "channels/robust", "channels/word_sleep", "engine/engine",
-    "engine/kinds", "engine/outbox", "engine/recording", "engine/thread_team", "jax/_mpi", "objects/tensors",
-    "ring/eventfd", "ring/inspect", "ring/prospects", "shared/moved", "sync/abort", "sync/liveness", "sync/long_waits",
-    "sync/wait_graph",
+    "capi/handles", "channels/backlog", "channels/half_pipe", "channels/queue", "channels/queue_locks",
+    "channels/word_sleep",
+    "collectives/engine/engine", "collectives/engine/kinds", "collectives/engine/outbox",
+    "collectives/engine/recording", "collectives/engine/thread_team", "collectives/shared/moved",
+    "core/objects/tensors", "core/ring/inspect", "core/ring/prospects", "core/sync/abort", "core/sync/liveness",
+    "core/sync/long_waits", "core/sync/notifier", "core/sync/wait_graph", "jax/_mpi",
 }  # fmt: skip
 COLD_ARGS = ["-Os", "-fno-gcse", "-fno-tree-pre"]
 
@@ -56,6 +65,9 @@ CALL_ARGS = ["-O1"] + [
         "peephole2", "reorder-blocks-and-partition", "strict-aliasing", "tree-vrp",
     )
 ]  # fmt: skip
+
+# Where Cython writes its C, apart for each form of it.
+TRANSLATED = "build/c-debug" if DEBUG else "build/c"
 
 # What many modules need of Cython's runtime (the type of functions, exceptions, arguments) is compiled once: a fifth of
 # the time and of the bytes of a module. Without what no module needs; Cython 3.1 and 3.2 have no such choice.
@@ -82,7 +94,8 @@ else:
     # Without tables for unwinding and jumps to other libraries through stubs: a tenth of the bytes. No exception of C++
     # passes through these modules, and tables are of no use to a debugger without the symbols that -s drops.
     COMPILE_ARGS += ["-O2", "-g0", "-fno-asynchronous-unwind-tables", "-fno-plt", "-fno-ident"]
-    LINK_ARGS += ["-Wl,-s", "-Wl,--build-id=none"]  # no symbols but those that the loader needs
+    # By default no symbols but those that the loader needs.
+    LINK_ARGS += ["-Wl,--build-id=none", *([] if SYMBOLS else ["-Wl,-s"])]
 if FAULTS:
     COMPILE_ARGS += ["-DSHMRING_FAULTS=1"]
 
@@ -133,8 +146,9 @@ def public_headers() -> frozenset[str]:
 def extension(path: str) -> Extension:
     """The extension module of one .pyx."""
     sources = [path, *MORE_SOURCES.get(path, [])]
-    room, name = path.split("/")[1], path[len("shmring/") : -len(".pyx")]
-    if DEBUG or SANITIZE or FAULTS or room == "kernel":
+    name = path[len("shmring/") : -len(".pyx")]
+    room = os.path.dirname(name)
+    if DEBUG or SANITIZE or FAULTS or room == "core/kernel":
         passes = []
     else:
         passes = COLD_ARGS if room in COLD_ROOMS or name in COLD_FILES else CALL_ARGS
@@ -167,8 +181,12 @@ class ParallelBuild(build_ext):
     """
 
     def finalize_options(self):
-        """Default ``--parallel`` to the processors this process may use."""
+        """Default ``--parallel`` to the processors this process may use; build an editable install where others are."""
         super().finalize_options()
+        if self.editable_mode:  # setuptools gives it temporary folders: the next build in place would build all again
+            kept = self.distribution.get_command_class("build")(self.distribution)
+            kept.ensure_finalized()
+            self.build_lib, self.build_temp = kept.build_platlib, kept.build_temp
         if self.parallel is None:
             self.parallel = nprocessors()
 
@@ -178,8 +196,9 @@ class ParallelBuild(build_ext):
             self.extensions,
             compiler_directives=DIRECTIVES,
             annotate=ANNOTATE,
+            build_dir=TRANSLATED,
             emit_linenums=False,
-            nthreads=nprocessors() if sys.platform == "linux" else 0,
+            nthreads=nprocessors(),
             **SHARED_OPTIONS,
         )
         sources = {one.name: one.sources for one in translated}
@@ -196,6 +215,15 @@ class ParallelBuild(build_ext):
         self.extensions.sort(key=lambda one: (len(one.sources), os.path.getsize(one.sources[0])), reverse=True)
         super().build_extensions()
 
+    def copy_extensions_to_source(self):
+        """Build in place; remove extensions there whose source is gone: they would hide a .py of the same name."""
+        names = {one.name for one in self.extensions}
+        ending = self.get_ext_filename("")
+        for path in glob(f"shmring/**/*{ending}", recursive=True):
+            if path.removesuffix(ending).replace(os.sep, ".") not in names:
+                os.remove(path)
+        super().copy_extensions_to_source()
+
 
 class PythonFiles(build_py):
     """Leave the sources of the extensions out of the wheel; what others cimport are the .pxd and the headers."""
@@ -206,11 +234,15 @@ class PythonFiles(build_py):
         return [name for name in found if not name.endswith(".h") or os.path.normpath(name) in public_headers()]
 
 
+def extensions() -> list[Extension]:
+    """All extension modules; none on systems where shmring does not work."""
+    if sys.platform != "linux":
+        return []
+    return [*(extension(path) for path in sorted(glob("shmring/**/*.pyx", recursive=True))), shared_utility()]
+
+
 if __name__ == "__main__":
     setup(
-        ext_modules=[
-            *(extension(path) for path in sorted(glob("shmring/**/*.pyx", recursive=True))),
-            shared_utility(),
-        ],
+        ext_modules=extensions(),
         cmdclass={"build_ext": ParallelBuild, "build_py": PythonFiles},
     )

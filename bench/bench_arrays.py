@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 import sides  # noqa: F401  which finds `support`
 from support import compiled
-
-from shmring.bench.metrics import summary
-from shmring.bench.turns import take_turns
+from turns import summary, take_turns
 
 arrays = compiled.load("array_hooks")
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from sides import print_table
 from support import compiled
+from turns import compare, loop_of, pin
 
 import shmring
-from shmring.bench.turns import compare, loop_of, pin
 
 SLICES = 60
 

@@ -3,7 +3,7 @@
     python -m pytest bench/bench_channels.py
     python -m pytest bench/bench_channels.py --benchmark-disable     once each, to see that it runs
 
-Two processes on two processors. ``shmring bench --channels`` times channels and queues beside other libraries.
+Two processes on two processors. bench_channel_peers.py has other libraries.
 """
 
 import os

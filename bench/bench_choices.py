@@ -22,9 +22,9 @@ import statistics
 import time
 
 import numpy as np
+from turns import PROCESSORS, compare, loop_of, pin, turn
 
 import shmring
-from shmring.bench.turns import PROCESSORS, compare, loop_of, pin, turn
 
 CALLS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "ping_pong",

@@ -22,8 +22,7 @@ from pathlib import Path
 
 import pytest
 from sides import output_of, run_of
-
-from shmring.bench.turns import take_turns
+from turns import take_turns
 
 CONTENDERS = ("shmring", "gloo")
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)

@@ -12,8 +12,7 @@ from timeit import timeit
 import pytest
 import sides  # noqa: F401  which finds `support`
 from support.jax_ranks import run_jax
-
-from shmring.bench.turns import take_turns
+from turns import take_turns
 
 MORE, SLICES, TIMES = 100, 30, 20
 

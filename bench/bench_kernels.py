@@ -14,18 +14,18 @@ import functools
 import sys
 from timeit import timeit
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  (its dtypes have names then)
 import numpy as np
 import pytest
 import sides  # noqa: F401  which finds `support`
 from support import compiled
+from turns import take_turns
 
-from shmring.bench.turns import take_turns
-from shmring.kernel import reduce
+from shmring.core.kernel import reduce
 
-copy_array = compiled.load("array_hooks").copy_array
+hooks = compiled.load("array_hooks")
 KERNELS = reduce.kernels()["runnable"]
-# Of an array. The checks of a Python call take a few microseconds, which must be little beside the kernel.
+# Of an array. What Python does for a call takes some microseconds, which must be little beside the kernel.
 SIZES = {"L2": 512 << 10, "L3": 4 << 20}
 CASES = [
     ("sum", "float32"), ("sum", "float64"), ("sum", "bfloat16"), ("sum", "float16"), ("avg", "bfloat16"),
@@ -37,7 +37,7 @@ NSRCS = (2, 4, 8)
 
 def prepared(op, dtype, nsrc, nbytes, kernel, **options):
     """A call that reduces ``nsrc`` arrays of ``nbytes``, and one that copies as much."""
-    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    dtype = np.dtype(dtype)
     rng = np.random.default_rng(0)
     # 320 bytes apart modulo a page, as arrays of a program are: equal offsets would fight for the same cache sets.
     room = np.empty((nsrc + 2, nbytes + 4096 + 320), np.uint8)
@@ -47,9 +47,9 @@ def prepared(op, dtype, nsrc, nbytes, kernel, **options):
     *sources, out, also = arrays
     if options.pop("also", False):
         options["also"] = also
-    reduction = functools.partial(reduce.reduce_arrays, sources, op, out, kernel=kernel, **options)
+    reduction = functools.partial(hooks.reduce_arrays, sources, op, out, kernel=kernel, **options)
     expected = reduction().tobytes()
-    assert expected == reduce.reduce_arrays(sources, op, kernel="baseline").tobytes()
+    assert expected == hooks.reduce_arrays(sources, op, kernel="baseline").tobytes()
     return reduction, lambda: np.copyto(also, out)
 
 
@@ -98,7 +98,7 @@ def test_copy(benchmark, nbytes, stores):
     src, dst = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     benchmark.group = f"copy of {nbytes} bytes"
     benchmark.pedantic(
-        copy_array, (dst, src), {"stores": stores}, rounds=20, iterations=max(1, (1 << 18) // nbytes)
+        hooks.copy_array, (dst, src), {"stores": stores}, rounds=20, iterations=max(1, (1 << 18) // nbytes)
     )
 
 

@@ -17,8 +17,8 @@ from functools import partial
 
 import pytest
 from sides import output_of, run_of
+from turns import PROCESSORS, take_turns
 
-from shmring.bench.turns import PROCESSORS, take_turns
 from shmring.launch.numerical_threads import THREAD_VARIABLES
 
 

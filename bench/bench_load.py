@@ -3,9 +3,10 @@
     python -m pytest bench/bench_load.py
     python -m pytest bench/bench_load.py --benchmark-disable     once each, to see that it runs
 
-Loads: ``nothing``; ``processes``, one for each processor, that compute without end; ``copies``, the same, that copy
-memory; ``async``, large all-reduces of the same ranks that are under way on another communicator. Each call is timed by
-itself, Python to Python: ``us`` in the extra information has the median, the 99th percentile and the longest of rank 0.
+Loads: ``nothing``; ``copies``, a process for each processor that copies memory without end; ``async``, large
+all-reduces of the same ranks that are under way on another communicator. Each call is timed by itself, Python to
+Python: ``us`` in the extra information has the median, the 99th percentile and the longest of rank 0. `bench_busy` has
+processes that compute.
 """
 
 import contextlib
@@ -18,17 +19,10 @@ import pytest
 from bench_collectives import follow as follow_rounds
 from bench_collectives import round_trip_us
 from sides import ranks
-
-from shmring.bench.turns import PROCESSORS
+from turns import PROCESSORS
 
 CALLS = 200  # in a round
 LARGE_NBYTES = 16 << 20
-
-
-def compute():
-    """Run until killed."""
-    while True:
-        sum(range(1000))
 
 
 def copy():
@@ -56,7 +50,7 @@ def loaded_by(work):
             os.waitpid(child, 0)
 
 
-LOADS = {"nothing": None, "processes": compute, "copies": copy, "async": None}
+LOADS = {"nothing": None, "copies": copy, "async": None}
 
 
 def play(comm, other, is_async):

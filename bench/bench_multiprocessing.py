@@ -1,12 +1,14 @@
 """`shmring.multiprocessing` beside the standard library, and its DataLoaders beside torch's two ways to share tensors.
 
     python bench/bench_multiprocessing.py messages
+    python bench/bench_multiprocessing.py executors
     python bench/bench_multiprocessing.py loaders ["one tensor of 10 MB"]
 
 The ways take turns: each round measures all of them, in an order drawn anew. The data set costs nothing: its
 items are made once, so what is measured is what moves them.
 """
 
+import concurrent.futures
 import multiprocessing
 import statistics
 import sys
@@ -15,13 +17,17 @@ from functools import partial
 
 import numpy as np
 import pytest
+from turns import take_turns
 
 import shmring.multiprocessing
-from shmring.bench.turns import take_turns
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402 after the skip
 
+EXECUTORS = {
+    "shmring": shmring.multiprocessing.ProcessPoolExecutor,
+    "standard": concurrent.futures.ProcessPoolExecutor,
+}
 LIBRARIES = {"shmring": shmring.multiprocessing, "standard": multiprocessing}
 ITEMS, TRIPS = 10_000, 2000
 WAYS = ("shmring", "file_descriptor", "file_system")
@@ -137,12 +143,43 @@ def figures_of(library):
     return found
 
 
-def messages():
-    slices = {name: partial(figures_of, library) for name, library in LIBRARIES.items()}
+def executor_figures_of(executor_type):
+    """Microseconds of a call: one at a time, of many; with an argument and a result of 8 MB; both."""
+    x, found = np.ones(1 << 20), []
+    with executor_type(2, multiprocessing.get_context("fork")) as executor:
+        list(executor.map(double, range(10)))
+        began = time.perf_counter()
+        for i in range(500):
+            executor.submit(double, i).result()
+        found.append((time.perf_counter() - began) / 500 * 1e6)
+        began = time.perf_counter()
+        list(executor.map(double, range(2000)))
+        found.append((time.perf_counter() - began) / 2000 * 1e6)
+        for function, argument in ((np.size, x), (np.ones, len(x)), (np.negative, x)):
+            executor.submit(function, argument).result()
+            began = time.perf_counter()
+            for _ in range(8):
+                executor.submit(function, argument).result()
+            found.append((time.perf_counter() - began) / 8 * 1e6)
+    return found
+
+
+def compare(figures_of, ways, names):
+    slices = {name: partial(figures_of, way) for name, way in ways.items()}
     taken = take_turns(slices, lambda cycle: cycle >= ROUNDS)
-    for place, name in enumerate(("round trip of an int", "round trip of 8 MB", "item of a queue", "task of a pool")):
-        us = [statistics.median(figures[place] for figures in taken[library]) for library in LIBRARIES]
+    for place, name in enumerate(names):
+        us = [statistics.median(figures[place] for figures in taken[way]) for way in ways]
         print(f"{name:24s} shmring {us[0]:8.1f} us  standard {us[1]:8.1f} us  x{us[1] / us[0]:.2f}", flush=True)
+
+
+def messages():
+    names = ("round trip of an int", "round trip of 8 MB", "item of a queue", "task of a pool")
+    compare(figures_of, LIBRARIES, names)
+
+
+def executors():
+    names = ("call, one at a time", "call of map", "argument of 8 MB", "result of 8 MB", "both")
+    compare(executor_figures_of, EXECUTORS, names)
 
 
 def loaders(*kinds):
@@ -156,4 +193,4 @@ def loaders(*kinds):
 
 
 if __name__ == "__main__":
-    {"messages": messages, "loaders": loaders}[sys.argv[1]](*sys.argv[2:])
+    {"messages": messages, "executors": executors, "loaders": loaders}[sys.argv[1]](*sys.argv[2:])

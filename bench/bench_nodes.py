@@ -1,14 +1,14 @@
-"""Communicators over several nodes beside the engine between the nodes used alone: plain MPI, plain gloo.
+"""Communicators over several nodes beside the wire between the nodes used alone: plain MPI, plain gloo.
 
     mpiexec -n 4 python bench/bench_nodes.py --nodes 2                                  MPI
     OMP_NUM_THREADS=1 shmring run -n 4 bench/bench_nodes.py --nodes 2 --wire gloo       gloo, through torch.distributed
 
 The nodes are forced, on one machine. Both contenders live in the same processes and take turns of some milliseconds in
 an order drawn anew in each cycle. A figure is the median over the cycles of the slowest rank's time per call, in
-microseconds; ``ratio`` the median over cycles of ours over the other's: below 1 shmring is faster. Bytes are those of
-a rank's input; of its part in all_gather. ``trip`` is what two barriers of all ranks in shared memory took beside the
-row. ``way`` is how ours is made in the end: by a plan, or by the engine's own collective, with what each took when it
-was last tried. That answers are right is for ``tests/``, but for one look here.
+microseconds, and behind it the least, which counts on a machine with other work; ``ratio`` the median over cycles of
+ours over the other's: below 1 shmring is faster. Bytes are those of a rank's input; of its part in all_gather. ``trip``
+is what two barriers of all ranks in shared memory took beside the row. ``way`` is how ours is made in the end. That
+answers are right is for ``tests/``, but for one look here.
 """
 
 import argparse
@@ -18,9 +18,10 @@ import sys
 
 import numpy as np
 from sides import output_of, run_of
+from turns import compare
 
 import shmring
-from shmring.bench.turns import compare
+from shmring.nodes.collectives import NRUNS, RUN
 
 SIZES = (4, 64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
@@ -38,7 +39,7 @@ class MpiContenders:
         self.rank, self.size = self.world.rank, self.world.size
         self.clock = shmring.from_mpi()
         os.environ["SHMRING_NODE"] = str(self.rank * args.nodes // self.size)
-        self.comm = shmring.from_mpi(reproducible=not args.loose)
+        self.comm = shmring.from_mpi()
 
     def buffers(self, kind, nbytes):
         x = np.full(max(1, nbytes // 4), self.rank + 1, np.float32)
@@ -64,12 +65,10 @@ class MpiContenders:
             "reduce_scatter": lambda: world.Reduce_scatter_block(x, out),
         }[kind], out
 
-    def way(self):
-        """How the latest call is made that the wire can make, and what both ways took when last looked at."""
-        calls = self.comm.stats()["wire_calls"]
-        if not calls or calls[-1]["us"]["plan"] is None:
-            return "plan | "
-        return f"{calls[-1]['way']} | {calls[-1]['us']['plan']:.4g}, {calls[-1]['us']['wire']:.4g}"
+    def way(self, comm=None):
+        """How the latest kind and size is made."""
+        ways = (comm or self.comm).stats()["ways"]
+        return ways[-1]["way"] if ways else "wire"
 
     def close(self):
         self.comm.close()
@@ -109,7 +108,7 @@ class GlooContenders(MpiContenders):
         return self.ours(kind, nbytes, "plain")
 
     def way(self):
-        return "plan | "
+        return super().way(self.dist.group.WORLD.comm)
 
     def close(self):
         self.dist.destroy_process_group()
@@ -122,10 +121,12 @@ def wanted(kind, size):
 
 
 def check(contenders, kind, nbytes, call, out):
-    """One call, with its result; then zeros, so that sums stay in range."""
+    """Calls until a way is chosen, the last with its result; then zeros, so that sums stay in range."""
     call()
     assert out.flat[0] == wanted(kind, contenders.size), (kind, nbytes, out.flat[0])
     out[...] = 0
+    for _ in range(6 * NRUNS * RUN):
+        call()
 
 
 def main():
@@ -135,15 +136,14 @@ def main():
     parser.add_argument("--wire", choices=["mpi", "gloo"], default="mpi")
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="bytes")
-    parser.add_argument("--loose", action="store_true", help="reproducible=False, with MPI")
     parser.add_argument("--seconds", type=float, default=1, help="for each row")
     parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")
     args = parser.parse_args()
     contenders = (MpiContenders if args.wire == "mpi" else GlooContenders)(args)
     if contenders.rank == 0:
         shape = f"{args.nodes} x {contenders.size // args.nodes}"
-        print(f"| {shape} | bytes | trip ns | ours us | {contenders.name} us | ratio | way | plan, wire us |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        print(f"| {shape} | bytes | trip ns | ours us | least | {contenders.name} us | least | ratio | way |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for kind in args.kinds:
         for nbytes in args.sizes:
             calls = {}
@@ -152,9 +152,9 @@ def main():
                 check(contenders, kind, nbytes, calls[name], out)
             found = compare(contenders.clock, calls, seconds=args.seconds, cycles=args.cycles)
             if contenders.rank == 0:
-                trip, ours, plain = 1e3 * statistics.median(found.trip_us), found.median("ours"), found.median("plain")
-                ratio = found.ratio("ours", "plain")
-                row = f"{trip:.0f} | {ours:.4g} | {plain:.4g} | {ratio:.2f} | {contenders.way()}"
+                trip, ratio = 1e3 * statistics.median(found.trip_us), found.ratio("ours", "plain")
+                both = [f"{us['median']:.4g} | {us['min']:.4g}" for us in map(found.summary, ("ours", "plain"))]
+                row = f"{trip:.0f} | {both[0]} | {both[1]} | {ratio:.2f} | {contenders.way()}"
                 print(f"| {kind} | {nbytes} | {row} |", flush=True)
     contenders.clock.barrier()
     contenders.close()

@@ -11,10 +11,10 @@ median of the slices' time of a round, on the slowest rank. ``ratio`` is shared 
 import argparse
 
 import numpy as np
+from turns import compare
 
 import shmring
-from shmring.bench.metrics import parse_size
-from shmring.bench.turns import compare
+from shmring.cli.bench import parse_sizes
 
 KINDS = ("all_reduce", "all_reduce into one result", "reduce_scatter", "broadcast", "all_gather", "all_to_all")
 SIZES = ("16K", "64K", "256K", "1M", "4M", "16M", "64M")
@@ -57,7 +57,7 @@ def bench(comm, kinds, sizes, cycles=SLICES):
     show(f"{'':28}{'bytes':>8}{'barrier':>9}{'private':>10}{'shared':>10}{'ratio':>7}")
     for kind in kinds:
         for size in sizes:
-            calls = zip(("private", "shared"), calls_for(comm, kind, parse_size(size)), strict=True)
+            calls = zip(("private", "shared"), calls_for(comm, kind, parse_sizes(size)[0]), strict=True)
             found = compare(comm, {name: rewriting(*call) for name, call in calls}, cycles=cycles, slice_s=SLICE_S)
             show(f"{kind:28}{size:>8}{min(found.trip_us) / 2:9.2f}{found.median('private'):10.1f}"
                 f"{found.median('shared'):10.1f}{found.ratio('shared', 'private'):7.2f}", flush=True)  # fmt: skip

@@ -8,10 +8,10 @@ beside it is what two barriers took.
 
 import numpy as np
 import pytest
+from turns import compare, pin
 
 import shmring
-from shmring.bench.turns import compare, pin
-from shmring.sync.turn import IS_FREE_THREADED
+from shmring.core.sync.turn import IS_FREE_THREADED
 
 SIZES = [8, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20]
 

@@ -10,15 +10,13 @@ beside the row: there and back between the ranks. That answers are right is for 
 """
 
 import argparse
-import os
 import statistics
 from contextlib import contextmanager
-from glob import glob
 
+import deepspeed_operator
 import pytest
 from sides import output_of, run_of
-
-from shmring.bench.turns import compare
+from turns import compare
 
 GLOO, GROUP, OPERATOR, DIRECT, PLAN, DEEPSPEED = "gloo", "torch.distributed", "operator", "direct", "plan", "deepspeed"
 SHARED = "shared gradients"
@@ -39,17 +37,7 @@ class Arena:
         self.no_op = self._make_no_op_group()
         self.comm = shmring.torch.communicator()
         self.args = args
-        self.deepspeed = self._load_deepspeed() if args.deepspeed else None
-
-    def _load_deepspeed(self):
-        import torch
-
-        from shmring.bench.worker.deepspeed import build, load
-
-        os.environ["LOCAL_SIZE"] = str(self.comm.size)
-        library = build(os.path.join(self.args.deepspeed, "csrc")) if self.comm.rank == 0 else None
-        load(self.comm.broadcast_object(library), self.comm.size, self.comm.rank)
-        return torch.ops.deepspeed.inference_all_reduce_
+        self.deepspeed = deepspeed_operator.operator(self.comm, args.deepspeed) if args.deepspeed else None
 
     def _make_no_op_group(self):
         import torch.distributed as dist
@@ -103,9 +91,8 @@ class Arena:
         import torch.distributed as dist
 
         self.comm.barrier()
-        if self.deepspeed is not None and self.comm.rank == 0:
-            for name in glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_*"):
-                os.unlink(name)
+        if self.deepspeed is not None:
+            deepspeed_operator.remove_names(self.comm)
         dist.destroy_process_group()
 
 

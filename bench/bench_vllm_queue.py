@@ -26,10 +26,10 @@ pytest.importorskip("vllm")  # pytest looks into this file, though it is a progr
 
 from bench_collectives import follow, round_trip_us
 from sides import ranks
+from turns import take_turns
 from vllm.distributed.device_communicators import shm_broadcast
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
-from shmring.bench.turns import take_turns
 from shmring.vllm.queue import ShmringQueue
 
 CONTEXT = multiprocessing.get_context("fork")

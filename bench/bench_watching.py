@@ -25,7 +25,7 @@ from bench_collectives import follow, lead, round_trip_us
 from sides import ranks
 
 import shmring
-from shmring.engine.recording import show_calls
+from shmring.collectives.engine.recording import show_calls
 
 TIMES = 20000  # calls in a slice
 WATCHED_TIMES = 10_000_000  # seconds of work, so that each slice has looks in it

@@ -1,4 +1,4 @@
-"""What the files here share: processes side by side, and their figures. The clock is `shmring.bench.turns`."""
+"""What the files here share: processes side by side, and their figures. The clock is `turns`."""
 
 import os
 import subprocess
@@ -7,8 +7,9 @@ import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from turns import pin, pinned
+
 import shmring
-from shmring.bench.turns import pin, pinned
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`, in programs
 

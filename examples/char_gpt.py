@@ -24,13 +24,13 @@ CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 64, 128, 4, 2, 16
 class Block(nn.Module):
     """Attention to what came before, and a feed-forward."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv, self.mix = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.feed = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
         x = x + self.mix(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.feed(self.norm2(x))
@@ -39,17 +39,17 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Characters in, scores of the next ones out."""
 
-    def __init__(self, letters):
+    def __init__(self, letters: int) -> None:
         super().__init__()
         self.letters, self.places = nn.Embedding(letters, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, letters)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.blocks(self.letters(x) + self.places.weight[: x.shape[1]])))
 
 
-def continue_text(model, text, alphabet, length):
+def continue_text(model: nn.Module, text: str, alphabet: list[str], length: int) -> str:
     """What the model would write."""
     written = [alphabet.index(letter) for letter in text]
     with torch.no_grad():

@@ -14,7 +14,7 @@ BATCHES, ROWS, COLUMNS = 40, 256, 64
 TRUTH = np.linspace(-1, 1, COLUMNS, dtype=np.float32)
 
 
-def load(sender, seed):
+def load(sender: shmring.Sender, seed: int) -> None:
     """Make batches; where a real loader would decode files, straight into the memory of the ring."""
     generator = np.random.default_rng(seed)
     with sender:
@@ -25,7 +25,7 @@ def load(sender, seed):
             sender.commit()
 
 
-def main(loaders):
+def main(loaders: int) -> None:
     """Train a linear model on what comes."""
     senders, batches = shmring.fan_in(loaders, capacity_nbytes=4 << 20)
     context = multiprocessing.get_context("spawn")

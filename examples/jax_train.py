@@ -7,32 +7,36 @@ Nothing here is shmring's: arrays are spread over the processes by JAX's shardin
 collectives, which run over shared memory.
 """
 
+from collections.abc import Callable
 from importlib.resources import files
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from numpy.typing import NDArray
 
+Weights: TypeAlias = dict[str, jax.Array]
 STEPS, BATCH, WIDTH, RATE = 60, 256, 128, 0.2
 
 
-def digits():
+def digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """1797 digits of 8 x 8 pixels and their numbers; the set comes with shmring."""
     with (files("shmring") / "cli" / "digits.npz").open("rb") as file, np.load(file) as data:
         images, labels = data["images"], data["labels"]
     return (images.reshape(len(images), -1) / np.float32(16)).astype(np.float32), labels.astype(np.int32)
 
 
-def start():
+def start() -> dict[str, NDArray[np.float32]]:
     """The same weights in every process."""
     draw = np.random.default_rng(0).standard_normal
     shapes = {"first": (64, WIDTH), "second": (WIDTH, WIDTH), "last": (WIDTH, 10)}
     return {name: (draw(shape) / np.sqrt(shape[0])).astype(np.float32) for name, shape in shapes.items()}
 
 
-def loss(weights, x, labels):
+def loss(weights: Weights, x: jax.Array, labels: jax.Array) -> jax.Array:
     """The mean cross-entropy of a batch."""
     x = jax.nn.relu(x @ weights["first"])
     x = jax.nn.relu(x @ weights["second"])
@@ -40,23 +44,25 @@ def loss(weights, x, labels):
 
 
 @jax.jit
-def step(weights, x, labels):
+def step(weights: Weights, x: jax.Array, labels: jax.Array) -> tuple[Weights, jax.Array]:
     """One step of gradient descent, and the loss before it."""
     value, gradients = jax.value_and_grad(loss)(weights, x, labels)
     return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients), value
 
 
-def spread(array, sharding):
+def spread(array: NDArray[Any], sharding: NamedSharding) -> jax.Array:
     """An array of which every process has the whole, as one whose parts lie where ``sharding`` has them."""
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def train(place_weights, place_batch):
+def train(
+    place_weights: Callable[[str, NDArray[Any]], Any], place_batch: Callable[[NDArray[Any]], Any]
+) -> NDArray[np.float64]:
     """The losses of all steps."""
     images, labels = digits()
     weights = {name: place_weights(name, array) for name, array in start().items()}
     order = np.random.default_rng(1)
-    losses = []
+    losses: list[float] = []
     for _ in range(STEPS):
         chosen = order.integers(0, len(images), BATCH)
         weights, value = step(weights, place_batch(images[chosen]), place_batch(labels[chosen]))
@@ -64,7 +70,7 @@ def train(place_weights, place_batch):
     return np.array(losses)
 
 
-def train_on(mesh):
+def train_on(mesh: Mesh) -> NDArray[np.float64]:
     """Batches are spread over the axis "data"; of each layer the columns, then the rows, over "model"."""
     parts = {"first": P(None, "model"), "second": P("model", None), "last": P()}
     return train(

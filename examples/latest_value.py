@@ -14,16 +14,17 @@ import shmring
 READING = np.dtype([("number", "i8"), ("position", "f8", 3)])
 
 
-def sense(latest, count):
+def sense(latest: shmring.Latest, count: int) -> None:
     """A new reading a millisecond. It knows of no reader."""
     for number in range(1, count + 1):
         latest.write((number, np.full(3, number / 1000)))
         time.sleep(0.001)
 
 
-def look(latest, count, results):
+def look(latest: shmring.Latest, count: int, results: shmring.Queue[list[int]]) -> None:
     """Read the newest whenever there is a newer one than the last, until the last of all."""
-    seen, version = [], 0
+    seen: list[int] = []
+    version = 0
     while version < count:
         reading, version = latest.read_version(timeout=60, after=version)
         assert (reading["position"] == reading["number"] / 1000).all()  # never torn
@@ -32,10 +33,10 @@ def look(latest, count, results):
     results.put(seen)
 
 
-def main(count):
+def main(count: int) -> None:
     """One sensor, and three readers, of which each starts later than the one before."""
     context = multiprocessing.get_context("spawn")
-    latest, results = shmring.Latest(dtype=READING), shmring.Queue()
+    latest, results = shmring.Latest(dtype=READING), shmring.Queue[list[int]]()
     sensor = context.Process(target=sense, args=(latest, count))
     readers = [context.Process(target=look, args=(latest, count, results)) for _ in range(3)]
     sensor.start()

@@ -18,7 +18,7 @@ DATA = TensorDataset(INPUTS, INPUTS @ torch.arange(8.0).reshape(8, 1))
 EPOCHS = 6
 
 
-def loader_of_rings():
+def loader_of_rings() -> DataLoader:
     """The loader, which either library takes as it is."""
     return DataLoader(
         DATA, batch_size=64, shuffle=True, num_workers=2, persistent_workers=True,
@@ -26,19 +26,19 @@ def loader_of_rings():
     )  # fmt: skip
 
 
-def with_lightning(loader):
+def with_lightning(loader: DataLoader) -> torch.Tensor:
     """Train by a `Trainer`; the weights."""
     import lightning
 
     class Module(lightning.LightningModule):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.model = torch.nn.Linear(8, 1)
 
-        def training_step(self, batch, _index):
+        def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
             return torch.nn.functional.mse_loss(self.model(batch[0]), batch[1])
 
-        def configure_optimizers(self):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Adam(self.parameters(), 0.1)
 
     module = Module()
@@ -47,7 +47,7 @@ def with_lightning(loader):
     return module.model.weight
 
 
-def with_accelerate(loader):
+def with_accelerate(loader: DataLoader) -> torch.Tensor:
     """Train by a loop that `Accelerator` has prepared; the weights."""
     from accelerate import Accelerator
 

@@ -1,11 +1,14 @@
 """Python objects between ranks, large arrays inside them. Run me with:  shmring run -n 4 examples/objects.py"""
 
+from typing import Any
+
 import numpy as np
 
 import shmring
 
 with shmring.init() as comm:
     # The root decides, everybody learns. The array does not pass through the pickle: it goes from memory to memory.
+    settings: dict[str, Any] | None
     settings = {"rate": 0.01, "weights": np.linspace(0, 1, 1_000_000)} if comm.rank == 0 else None
     settings = comm.broadcast_object(settings)
     settings["weights"] += comm.rank  # each rank's copy is its own

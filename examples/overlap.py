@@ -3,13 +3,14 @@
 import asyncio
 
 import numpy as np
+from numpy.typing import NDArray
 
 import shmring
 
 LAYERS, COUNT = 6, 200_000
 
 
-def gradient(layer, rank):
+def gradient(layer: int, rank: int) -> NDArray[np.float32]:
     """What a layer's backward pass would compute; here something that can be checked."""
     return np.full(COUNT, (rank + 1) * (layer + 1), np.float32)
 
@@ -23,7 +24,7 @@ with shmring.init() as comm:
         assert (work.wait() == total * (layer + 1)).all()
 
     # In asyncio the loop is free meanwhile.
-    async def main():
+    async def main() -> tuple[NDArray[np.float32], int]:
         ticks = 0
         work = comm.all_reduce(gradient(0, comm.rank), async_op=True)
         while not work.done():

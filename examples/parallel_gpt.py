@@ -15,13 +15,15 @@ import os
 import resource
 import time
 import warnings
+from argparse import Namespace
+from collections.abc import Iterator
 from pydoc_data.topics import topics  # the reference manual, as help() shows it
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 from torch.distributed.tensor import Replicate, Shard
@@ -43,11 +45,11 @@ WARM_UP = 2
 class Attention(nn.Module):
     """To what came before."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v, self.mix = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (part(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for part in (self.q, self.k, self.v))
         return self.mix(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
@@ -55,12 +57,12 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2, self.attention = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), Attention()
         self.feed = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.feed(self.norm2(x))
 
@@ -68,22 +70,22 @@ class Block(nn.Module):
 class Start(nn.Module):
     """Letters in, vectors out."""
 
-    def __init__(self, nletters):
+    def __init__(self, nletters: int) -> None:
         super().__init__()
         self.letters, self.places = nn.Embedding(nletters, WIDTH), nn.Embedding(CONTEXT, WIDTH)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.letters(x) + self.places(torch.arange(CONTEXT).expand(x.shape))
 
 
 class End(nn.Module):
     """Vectors in, scores of the next letters out."""
 
-    def __init__(self, nletters):
+    def __init__(self, nletters: int) -> None:
         super().__init__()
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, nletters)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(x))
 
 
@@ -101,18 +103,18 @@ PLANS = {
 }  # fmt: skip
 
 
-def layers_of(nletters):
+def layers_of(nletters: int) -> list[nn.Module]:
     """The whole model, the same on every rank."""
     torch.manual_seed(0)
     return [Start(nletters), *(Block() for _ in range(LAYERS)), End(nletters)]
 
 
-def loss_of(scores, wanted):
+def loss_of(scores: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """The mean over a batch's letters."""
     return cross_entropy(scores.flatten(0, 1), wanted.flatten())
 
 
-def batches(data, steps):
+def batches(data: torch.Tensor, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches that are equal on every rank."""
     generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
@@ -121,7 +123,7 @@ def batches(data, steps):
         yield batch[:, :-1], batch[:, 1:]
 
 
-def my_stages(args, mesh, nletters):
+def my_stages(args: Namespace, mesh: DeviceMesh, nletters: int) -> Iterator[pipelining.PipelineStage]:
     """The stages of this rank, cut among its tensor ranks and among its data ranks."""
     n, rank = mesh["stage"].size(), mesh["stage"].get_local_rank()
     single = issubclass(get_schedule_class(args.schedule), PipelineScheduleSingle)
@@ -138,13 +140,13 @@ def my_stages(args, mesh, nletters):
         yield pipelining.PipelineStage(module, k, total, torch.device("cpu"), group=mesh.get_group("stage"))
 
 
-def processor_s():
+def processor_s() -> float:
     """Of this process, so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
-def train(args, backend, data, nletters):
+def train(args: Namespace, backend: str, data: torch.Tensor, nletters: int) -> tuple[list[float], float, float]:
     """On all ranks: the losses, tokens per second, and microseconds of processor time per token."""
     dist.init_process_group(backend)
     ndata = dist.get_world_size() // (args.tensor * args.stages)
@@ -155,7 +157,8 @@ def train(args, backend, data, nletters):
     single = issubclass(kind, PipelineScheduleSingle)
     schedule = kind(stages[0] if single else stages, MICROBATCHES, loss_fn=loss_of)
     optimizer = torch.optim.AdamW([p for stage in stages for p in stage.submod.parameters()], lr=1e-2, foreach=False)
-    losses = []
+    losses: list[float] = []
+    start, used = time.perf_counter(), processor_s()
     for step, (x, y) in enumerate(batches(data, args.steps)):
         if step == WARM_UP:  # the first steps find shapes and make buffers
             start, used = time.perf_counter(), processor_s()
@@ -177,9 +180,10 @@ def train(args, backend, data, nletters):
     return losses, tokens / took, spent.item() / tokens * 1e6
 
 
-def train_alone(args, data, nletters):
+def train_alone(args: Namespace, data: torch.Tensor, nletters: int) -> list[float]:
     """In one process."""
-    model, losses = nn.Sequential(*layers_of(nletters)), []
+    model = nn.Sequential(*layers_of(nletters))
+    losses: list[float] = []
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for x, y in batches(data, args.steps):
         optimizer.zero_grad()
@@ -190,7 +194,7 @@ def train_alone(args, data, nletters):
     return losses
 
 
-def main():
+def main() -> None:
     """Train on each backend, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tensor", type=int, default=2, help="ranks that share a layer")
@@ -199,6 +203,10 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--backends", nargs="*", default=["shmring", "gloo"])
     args = parser.parse_args()
+    nranks = int(os.environ["WORLD_SIZE"])
+    if nranks % (args.tensor * args.stages):
+        cut = f"--tensor {args.tensor} times --stages {args.stages}"
+        parser.error(f"{nranks} ranks: must be a multiple of {cut}; 2 ranks train with --stages 1 or --tensor 1")
     if args.steps <= WARM_UP:
         parser.error(f"--steps {args.steps}: must be more than {WARM_UP}, which are not timed")
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # its result is a view, which nothing here changes

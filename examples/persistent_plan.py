@@ -17,10 +17,11 @@ with shmring.init() as comm:
 
     part, vector = np.empty(ROWS), np.ones((comm.size, ROWS))
     gather = comm.plan("all_gather", part, vector)
+    norm = 0.0
     for _ in range(STEPS):
         part[:] = mine @ vector.ravel()
         gather()  # into `vector`, with what `part` holds now
-        norm = np.linalg.norm(vector)
+        norm = float(np.linalg.norm(vector))
         vector /= norm
 
     assert abs(norm - np.linalg.eigvalsh(matrix)[-1]) < 1e-9

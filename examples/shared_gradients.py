@@ -21,7 +21,7 @@ import shmring.torch
 STEPS, BATCH, WIDTH, CLASSES = 12, 16, 1024, 10
 
 
-def network():
+def network() -> torch.nn.Module:
     """A few wide layers: much memory to average, little arithmetic."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
@@ -29,12 +29,13 @@ def network():
     return torch.nn.Sequential(*layers)
 
 
-def train(shares):
+def train(shares: bool) -> tuple[list[float], float, int]:
     """Losses on this rank, the median of the seconds of a step, and the bytes of gradients that are shared then."""
     model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     batches = torch.Generator().manual_seed(1 + dist.get_rank())
-    losses, seconds = [], []
+    losses: list[float] = []
+    seconds: list[float] = []
     with shmring.torch.share_gradients(model) if shares else nullcontext() as shared:
         for _ in range(STEPS):
             x = torch.randn(BATCH, WIDTH, generator=batches)
@@ -45,7 +46,7 @@ def train(shares):
             optimizer.step()
             seconds.append(time.perf_counter() - start)
             losses.append(loss.item())
-        return losses, statistics.median(seconds), shared.nbytes if shares else 0
+        return losses, statistics.median(seconds), shared.nbytes if shared is not None else 0
 
 
 dist.init_process_group("shmring")

@@ -10,7 +10,7 @@ import numpy as np
 import shmring
 
 
-def work(rank, size, session):
+def work(rank: int, size: int, session: str) -> None:
     """Add up ones for ever, or until 100 rounds are done after a rank was lost."""
     comm = shmring.init(rank=rank, size=size, session=session)
     rounds = 0

@@ -14,14 +14,14 @@ import shmring.multiprocessing
 class Words(Dataset):
     """Samples of many small tensors, for which torch's own way needs a descriptor each."""
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 64
 
-    def __getitem__(self, i):
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         return {f"word {j}": torch.tensor([i, j]) for j in range(100)}
 
 
-def main(workers):
+def main(workers: int) -> None:
     """Add up all there is, without and with the argument."""
     sums = []
     for context in (None, shmring.multiprocessing.get_context("fork")):

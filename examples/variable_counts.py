@@ -17,8 +17,7 @@ with shmring.init() as comm:
 
     # Words to the ranks they belong to: no rank knows in advance how many it receives.
     words = np.sort(np.random.default_rng(comm.rank).integers(0, comm.size, 10))
-    counts = np.bincount(words, minlength=comm.size)
-    came = comm.all_to_all(words, counts=counts)
+    came = comm.all_to_all(words, counts=np.bincount(words, minlength=comm.size))
     assert (came == comm.rank).all()
 
     total = comm.all_reduce(np.array([came.size]))

@@ -3,8 +3,10 @@
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,9 +14,10 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 import shmring.multiprocessing
+from shmring.multiprocessing.connection import Connection
 
 
-def work(pipe, others, functions):
+def work(pipe: Connection, others: list[Connection], functions: CloudpickleWrapper) -> None:
     """Step the environments that these functions make, until None comes, or the process that steps has died."""
     for other in others:  # a fork has copies of the ends of the parent
         other.close()
@@ -28,7 +31,7 @@ def work(pipe, others, functions):
     envs.close()
 
 
-def joined(parts):
+def joined(parts: Sequence[Any]) -> Any:
     """The batches of the workers as one."""
     if isinstance(parts[0], dict):
         return {key: joined([part[key] for part in parts]) for key in parts[0]}
@@ -37,14 +40,14 @@ def joined(parts):
     return np.concatenate(parts)
 
 
-def share(batch, of):
+def share(batch: Any, of: slice) -> Any:
     """The part of a batch for one worker."""
     if isinstance(batch, dict):
         return {key: share(each, of) for key, each in batch.items()}
     return tuple(share(each, of) for each in batch) if isinstance(batch, tuple) else batch[of]
 
 
-def place(found, of, info, count):
+def place(found: dict[str, Any], of: slice, info: dict[str, Any], count: int) -> None:
     """Put the infos of a worker into arrays with a place for each environment."""
     for key, value in info.items():
         if isinstance(value, dict):
@@ -60,7 +63,9 @@ class RingVectorEnv(VectorEnv):
     A worker that has died is an ``EOFError`` or ``BrokenPipeError`` of the next call.
     """
 
-    def __init__(self, functions, workers=None, method="fork"):
+    def __init__(
+        self, functions: Sequence[Callable[[], gymnasium.Env]], workers: int | None = None, method: str = "fork"
+    ) -> None:
         probe = functions[0]()
         self.num_envs, mode = len(functions), gymnasium.vector.AutoresetMode.NEXT_STEP
         self.metadata = {**probe.metadata, "autoreset_mode": mode}
@@ -79,26 +84,27 @@ class RingVectorEnv(VectorEnv):
             self.processes[-1].start()
             theirs.close()
 
-    def _call(self, name, arguments):
+    def _call(self, name: str, arguments: list[dict[str, Any]]) -> tuple[Any, ...]:
         for pipe, each in zip(self.pipes, arguments, strict=True):
             pipe.send((name, each))
         answers = [pipe.recv() for pipe in self.pipes]
         for error in filter(None, (error for _, error in answers)):
             raise error
-        (*batches, infos), found = zip(*[answer for answer, _ in answers], strict=True), {}
+        *batches, infos = zip(*[answer for answer, _ in answers], strict=True)
+        found: dict[str, Any] = {}
         for of, info in zip(self.shares, infos, strict=True):
             place(found, of, info, self.num_envs)
         return *(joined(batch) for batch in batches), found
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, ...]:
         """Reset all; an int seeds environment i with ``seed + i``."""
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         return self._call("reset", [{"seed": seeds[of], "options": options} for of in self.shares])
 
-    def step(self, actions):
+    def step(self, actions: Any) -> tuple[Any, ...]:
         return self._call("step", [{"actions": share(actions, of)} for of in self.shares])
 
-    def close_extras(self, **kwargs):
+    def close_extras(self, **kwargs: Any) -> None:
         """End the workers."""
         for pipe, process in zip(self.pipes, self.processes, strict=True):
             with suppress(BrokenPipeError):  # of a worker that has died

@@ -8,9 +8,11 @@
 
 from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
+from sys import platform as _platform
 from typing import TYPE_CHECKING
 
-if _find_spec("shmring.communicator") is None:
+# On other systems nothing is compiled, and only `shmring.multiprocessing` can be imported.
+if _platform == "linux" and _find_spec("shmring.communicator") is None:
     raise ImportError(
         f"shmring is not compiled here ({__path__[0]}): this is its source tree. Install it with "
         "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"
@@ -18,6 +20,7 @@ if _find_spec("shmring.communicator") is None:
 
 from shmring.errors import (
     AbortedError,
+    BlockLostError,
     BrokenError,
     ClosedError,
     CollectiveTimeoutError,
@@ -36,13 +39,13 @@ from shmring.errors import (
     RoleTakenError,
     SegmentError,
     ShmringError,
+    WorkerLostError,
 )
 from shmring.version import __version__
 
 if TYPE_CHECKING:
-    from shmring.arrays.lease import Lease
-    from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
-    from shmring.channels.fan_in import FanInReceiver
+    from shmring.channels.api import broadcast_channel, channel, open_channel
+    from shmring.channels.fan_in import FanInReceiver, fan_in
     from shmring.channels.inspect import ChannelLook, list_channels
     from shmring.channels.latest import Latest
     from shmring.channels.queue import JoinableQueue, Queue
@@ -50,28 +53,29 @@ if TYPE_CHECKING:
     from shmring.channels.records import RecordReceiver, RecordSender
     from shmring.channels.sender import Sender
     from shmring.channels.waiting import wait
-    from shmring.collective.async_work import Work
-    from shmring.collective.call import Call
-    from shmring.collective.placement_report import SegmentPlacement
-    from shmring.collective.tracing import Timeline
+    from shmring.collectives.calls.async_work import Work
+    from shmring.collectives.calls.call import Call
+    from shmring.collectives.calls.tracing import Timeline
+    from shmring.collectives.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
+    from shmring.collectives.shared.share import Shared
     from shmring.communicator import Communicator
-    from shmring.kernel.reduce import kernels
+    from shmring.core.arrays.lease import Lease
+    from shmring.core.blocks.block import Block
+    from shmring.core.kernel.reduce import kernels
+    from shmring.core.memory.sweep import Leftover, leftovers, sweep
+    from shmring.core.placement.topology import Topology
+    from shmring.core.placement.topology_file import topology
     from shmring.launch.init import init
     from shmring.launch.spawn import spawn
-    from shmring.memory.sweep import Leftover, leftovers, sweep
     from shmring.nodes.from_mpi import from_mpi
-    from shmring.p2p.grid import Grid, grid
-    from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
-    from shmring.placement.topology import Topology
-    from shmring.placement.topology_file import topology
-    from shmring.shared.share import Shared
 
 # Loaded at first use (PEP 562): a program that needs the collectives alone does not load the channels, and so on.
 _MODULES = {
-    "shmring.arrays.lease": ("Lease",),
-    "shmring.kernel.reduce": ("kernels",),
-    "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
-    "shmring.channels.fan_in": ("FanInReceiver",),
+    "shmring.core.arrays.lease": ("Lease",),
+    "shmring.core.blocks.block": ("Block",),
+    "shmring.core.kernel.reduce": ("kernels",),
+    "shmring.channels.api": ("broadcast_channel", "channel", "open_channel"),
+    "shmring.channels.fan_in": ("FanInReceiver", "fan_in"),
     "shmring.channels.inspect": ("ChannelLook", "list_channels"),
     "shmring.channels.latest": ("Latest",),
     "shmring.channels.queue": ("JoinableQueue", "Queue"),
@@ -79,20 +83,18 @@ _MODULES = {
     "shmring.channels.records": ("RecordReceiver", "RecordSender"),
     "shmring.channels.sender": ("Sender",),
     "shmring.channels.waiting": ("wait",),
-    "shmring.collective.async_work": ("Work",),
-    "shmring.collective.call": ("Call",),
-    "shmring.collective.placement_report": ("SegmentPlacement",),
-    "shmring.collective.tracing": ("Timeline",),
+    "shmring.collectives.calls.async_work": ("Work",),
+    "shmring.collectives.calls.call": ("Call",),
+    "shmring.collectives.calls.tracing": ("Timeline",),
     "shmring.communicator": ("Communicator",),
     "shmring.launch.init": ("init",),
     "shmring.launch.spawn": ("spawn",),
-    "shmring.memory.sweep": ("Leftover", "leftovers", "sweep"),
+    "shmring.core.memory.sweep": ("Leftover", "leftovers", "sweep"),
     "shmring.nodes.from_mpi": ("from_mpi",),
-    "shmring.p2p.grid": ("Grid", "grid"),
-    "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
-    "shmring.placement.topology": ("Topology",),
-    "shmring.placement.topology_file": ("topology",),
-    "shmring.shared.share": ("Shared",),
+    "shmring.collectives.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
+    "shmring.core.placement.topology": ("Topology",),
+    "shmring.core.placement.topology_file": ("topology",),
+    "shmring.collectives.shared.share": ("Shared",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 _SUBMODULES = ("config", "dtypes", "ring")
@@ -101,6 +103,8 @@ __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "AbortedError",
+    "Block",
+    "BlockLostError",
     "BrokenError",
     "Call",
     "ChannelLook",
@@ -110,7 +114,6 @@ __all__ = [
     "DisconnectedError",
     "EndOfStreamError",
     "FanInReceiver",
-    "Grid",
     "JoinableQueue",
     "Latest",
     "Lease",
@@ -133,19 +136,18 @@ __all__ = [
     "Request",
     "RoleTakenError",
     "SegmentError",
-    "SegmentPlacement",
     "Sender",
     "Shared",
     "ShmringError",
     "Timeline",
     "Topology",
     "Work",
+    "WorkerLostError",
     "__version__",
     "broadcast_channel",
     "channel",
     "fan_in",
     "from_mpi",
-    "grid",
     "init",
     "kernels",
     "leftovers",
@@ -164,6 +166,11 @@ def get_include() -> str:
 
 
 def __getattr__(name: str):
+    if _platform != "linux" and (name in _HOMES or name in _SUBMODULES):
+        raise ImportError(
+            f"shmring.{name} needs Linux, and this system is {_platform}: only shmring.multiprocessing can be "
+            "imported here, and gives the standard library's multiprocessing"
+        )
     if name in _HOMES:
         value = getattr(_import_module(_HOMES[name]), name)
     elif name in _SUBMODULES:

@@ -1,8 +1,8 @@
 # The communicator of a group of ranks. Calls written in Cython reach the engine through it.
 from libc.stdint cimport int64_t
 
-from shmring.engine.call cimport Executor
-from shmring.p2p.requests cimport Messages
+from shmring.collectives.engine.call cimport Executor
+from shmring.collectives.p2p.requests cimport Messages
 
 
 cdef class Communicator:
@@ -12,7 +12,7 @@ cdef class Communicator:
     cdef readonly int rank
     cdef readonly int size
     cdef readonly object parent_ranks
-    cdef readonly object object_turn     # of the calls that consist of several collectives (shmring.sync.turn)
+    cdef readonly object object_turn     # of the calls that consist of several collectives (shmring.core.sync.turn)
     cdef int64_t timeout_ns
     cdef dict __dict__                   # programs keep attributes of their own here
     cdef object __weakref__

@@ -1,25 +1,29 @@
 import os
-from collections.abc import Callable, Iterable, Sequence
-from types import EllipsisType, TracebackType
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+from typing_extensions import Self, Unpack
 
-from shmring.collective.call import Call
-from shmring.collective.placement_report import SegmentPlacement
-from shmring.collective.tracing import Timeline
+from shmring.collectives.calls.async_work import Work
+from shmring.collectives.calls.call import Call
+from shmring.collectives.calls.tracing import Timeline
+from shmring.collectives.engine.engine import Engine
+from shmring.collectives.p2p.requests import Message, Request
+from shmring.collectives.shared.share import Shared
 from shmring.config import Config
-from shmring.engine.engine import Engine
-from shmring.p2p.requests import Message, Request
-from shmring.shared.share import Shared
-from shmring.sync.turn import Turn
+from shmring.core.sync.turn import Turn
+from shmring.typing import Array, Counts, Number, Op, OpName, Settings, Shape, Timeout
 
-# An array is any object on the CPU with the buffer protocol or DLPack; typing has no name for that.
-_Array = Any
-_Op = str | Callable[[Any, Any], Any]
-_Counts = Sequence[int] | None
-_Timeout = float | EllipsisType | None
-_Self = TypeVar("_Self", bound="Communicator")
+_A = TypeVar("_A", bound=Array)
+_N = TypeVar("_N", bound=np.ndarray[Any, Any])
+_S = TypeVar("_S", bound=np.generic)
+_T = TypeVar("_T")
+_Operand: TypeAlias = Array | Number
+_Sync: TypeAlias = Literal[False]
+_Async: TypeAlias = Literal[True]
 
 class Communicator:
     # All are read-only.
@@ -37,135 +41,476 @@ class Communicator:
     is_broken: bool
     parent_ranks: tuple[int, ...] | None
     def __init__(self, engine: Engine, parent_ranks: tuple[int, ...] | None = None) -> None: ...
-    def __enter__(self: _Self) -> _Self: ...
+    def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
     def abort(self, reason: object = "") -> None: ...
     def close(self) -> None: ...
 
-    # With async_op the calls return a shmring.Work, else what their docstrings say.
+    # With async_op the calls return a shmring.Work of what they return without.
+    @overload
     def all_reduce(
-        self, x: _Array, out: _Array = None, op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
+        self, x: Number, out: None = None, op: Op = "sum", *, timeout: Timeout = ..., async_op: _Sync = False
+    ) -> NDArray[Any]: ...
+    @overload
+    def all_reduce(
+        self, x: _A, out: None = None, op: Op = "sum", *, timeout: Timeout = ..., async_op: _Sync = False
+    ) -> _A: ...
+    @overload
+    def all_reduce(
+        self, x: _Operand, out: _A, op: Op = "sum", *, timeout: Timeout = ..., async_op: _Sync = False
+    ) -> _A: ...
+    @overload
+    def all_reduce(
+        self, x: Number, out: None = None, op: Op = "sum", *, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[NDArray[Any]]: ...
+    @overload
+    def all_reduce(
+        self, x: _A, out: None = None, op: Op = "sum", *, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[_A]: ...
+    @overload
+    def all_reduce(
+        self, x: _Operand, out: _A, op: Op = "sum", *, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[_A]: ...
+    @overload
+    def all_reduce(
+        self, x: _Operand, out: Array | None = None, op: Op = "sum", *, timeout: Timeout = ..., async_op: bool
     ) -> Any: ...
+
+    scan = all_reduce
+    exscan = all_reduce
+
+    @overload
     def reduce(
         self,
-        x: _Array,
-        out: _Array = None,
-        op: _Op = "sum",
+        x: Number,
+        out: None = None,
+        op: Op = "sum",
         root: int = 0,
         *,
-        timeout: _Timeout = ...,
-        async_op: bool = False,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> NDArray[Any] | None: ...
+    @overload
+    def reduce(
+        self, x: _A, out: None = None, op: Op = "sum", root: int = 0, *, timeout: Timeout = ..., async_op: _Sync = False
+    ) -> _A | None: ...
+    @overload
+    def reduce(
+        self, x: _Operand, out: _A, op: Op = "sum", root: int = 0, *, timeout: Timeout = ..., async_op: _Sync = False
+    ) -> _A | None: ...
+    @overload
+    def reduce(
+        self, x: Number, out: None = None, op: Op = "sum", root: int = 0, *, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[NDArray[Any] | None]: ...
+    @overload
+    def reduce(
+        self, x: _A, out: None = None, op: Op = "sum", root: int = 0, *, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[_A | None]: ...
+    @overload
+    def reduce(
+        self, x: _Operand, out: _A, op: Op = "sum", root: int = 0, *, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[_A | None]: ...
+    @overload
+    def reduce(
+        self,
+        x: _Operand,
+        out: Array | None = None,
+        op: Op = "sum",
+        root: int = 0,
+        *,
+        timeout: Timeout = ...,
+        async_op: bool,
     ) -> Any: ...
+    @overload
     def reduce_scatter(
         self,
-        x: _Array,
-        out: _Array = None,
-        op: _Op = "sum",
+        x: NDArray[_S],
+        out: None = None,
+        op: Op = "sum",
         *,
-        counts: _Counts = None,
-        timeout: _Timeout = ...,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> NDArray[_S]: ...
+    @overload
+    def reduce_scatter(
+        self,
+        x: Array,
+        out: _A,
+        op: Op = "sum",
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> _A: ...
+    @overload
+    def reduce_scatter(
+        self,
+        x: NDArray[_S],
+        out: None = None,
+        op: Op = "sum",
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Async,
+    ) -> Work[NDArray[_S]]: ...
+    @overload
+    def reduce_scatter(
+        self, x: Array, out: _A, op: Op = "sum", *, counts: Counts = None, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[_A]: ...
+    @overload
+    def reduce_scatter(
+        self,
+        x: Array,
+        out: Array | None = None,
+        op: Op = "sum",
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
         async_op: bool = False,
     ) -> Any: ...
-    def scan(
-        self, x: _Array, out: _Array = None, op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
-    ) -> Any: ...
-    def exscan(
-        self, x: _Array, out: _Array = None, op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
-    ) -> Any: ...
-    def broadcast(self, x: _Array, root: int = 0, *, timeout: _Timeout = ..., async_op: bool = False) -> Any: ...
+    @overload
     def all_gather(
-        self, x: _Array, out: _Array = None, *, counts: _Counts = None, timeout: _Timeout = ..., async_op: bool = False
+        self,
+        x: NDArray[_S],
+        out: None = None,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> NDArray[_S]: ...
+    @overload
+    def all_gather(
+        self, x: Array, out: _A, *, counts: Counts = None, timeout: Timeout = ..., async_op: _Sync = False
+    ) -> _A: ...
+    @overload
+    def all_gather(
+        self, x: NDArray[_S], out: None = None, *, counts: Counts = None, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[NDArray[_S]]: ...
+    @overload
+    def all_gather(
+        self, x: Array, out: _A, *, counts: Counts = None, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[_A]: ...
+    @overload
+    def all_gather(
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: bool = False,
     ) -> Any: ...
+    @overload
     def gather(
         self,
-        x: _Array,
-        out: _Array = None,
+        x: NDArray[_S],
+        out: None = None,
         root: int = 0,
         *,
-        counts: _Counts = None,
-        timeout: _Timeout = ...,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> NDArray[_S] | None: ...
+    @overload
+    def gather(
+        self,
+        x: Array,
+        out: _A,
+        root: int = 0,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> _A | None: ...
+    @overload
+    def gather(
+        self,
+        x: NDArray[_S],
+        out: None = None,
+        root: int = 0,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Async,
+    ) -> Work[NDArray[_S] | None]: ...
+    @overload
+    def gather(
+        self, x: Array, out: _A, root: int = 0, *, counts: Counts = None, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[_A | None]: ...
+    @overload
+    def gather(
+        self,
+        x: Array,
+        out: Array | None = None,
+        root: int = 0,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
         async_op: bool = False,
     ) -> Any: ...
+    @overload
     def scatter(
         self,
-        x: _Array,
-        out: _Array = None,
+        x: NDArray[_S],
+        out: None = None,
         root: int = 0,
         *,
-        counts: _Counts = None,
-        timeout: _Timeout = ...,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> NDArray[_S]: ...
+    @overload
+    def scatter(
+        self,
+        x: Array | None,
+        out: _A,
+        root: int = 0,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> _A: ...
+    @overload
+    def scatter(
+        self,
+        x: NDArray[_S],
+        out: None = None,
+        root: int = 0,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Async,
+    ) -> Work[NDArray[_S]]: ...
+    @overload
+    def scatter(
+        self,
+        x: Array | None,
+        out: _A,
+        root: int = 0,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Async,
+    ) -> Work[_A]: ...
+    @overload
+    def scatter(
+        self,
+        x: Array | None,
+        out: Array | None = None,
+        root: int = 0,
+        *,
+        counts: Counts = None,
+        timeout: Timeout = ...,
         async_op: bool = False,
     ) -> Any: ...
+    @overload
     def all_to_all(
         self,
-        x: _Array,
-        out: _Array = None,
+        x: NDArray[_S],
+        out: None = None,
         *,
-        counts: _Counts = None,
-        out_counts: _Counts = None,
-        timeout: _Timeout = ...,
+        counts: Counts = None,
+        out_counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> NDArray[_S]: ...
+    @overload
+    def all_to_all(
+        self,
+        x: Array,
+        out: _A,
+        *,
+        counts: Counts = None,
+        out_counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Sync = False,
+    ) -> _A: ...
+    @overload
+    def all_to_all(
+        self,
+        x: NDArray[_S],
+        out: None = None,
+        *,
+        counts: Counts = None,
+        out_counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Async,
+    ) -> Work[NDArray[_S]]: ...
+    @overload
+    def all_to_all(
+        self,
+        x: Array,
+        out: _A,
+        *,
+        counts: Counts = None,
+        out_counts: Counts = None,
+        timeout: Timeout = ...,
+        async_op: _Async,
+    ) -> Work[_A]: ...
+    @overload
+    def all_to_all(
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        counts: Counts = None,
+        out_counts: Counts = None,
+        timeout: Timeout = ...,
         async_op: bool = False,
     ) -> Any: ...
-    def barrier(self, *, timeout: _Timeout = ..., async_op: bool = False) -> Any: ...
+    @overload
+    def broadcast(self, x: _A, root: int = 0, *, timeout: Timeout = ..., async_op: _Sync = False) -> _A: ...
+    @overload
+    def broadcast(self, x: _A, root: int = 0, *, timeout: Timeout = ..., async_op: _Async) -> Work[_A]: ...
+    @overload
+    def broadcast(self, x: Array, root: int = 0, *, timeout: Timeout = ..., async_op: bool) -> Any: ...
+    @overload
+    def barrier(self, *, timeout: Timeout = ..., async_op: _Sync = False) -> None: ...
+    @overload
+    def barrier(self, *, timeout: Timeout = ..., async_op: _Async) -> Work[None]: ...
+    @overload
+    def barrier(self, *, timeout: Timeout = ..., async_op: bool) -> Work[None] | None: ...
+    @overload
     def all_reduce_many(
-        self, arrays: Sequence[_Array], op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
+        self, arrays: Sequence[_A], op: Op = "sum", *, timeout: Timeout = ..., async_op: _Sync = False
+    ) -> list[_A]: ...
+    @overload
+    def all_reduce_many(
+        self, arrays: Sequence[_A], op: Op = "sum", *, timeout: Timeout = ..., async_op: _Async
+    ) -> Work[list[_A]]: ...
+    @overload
+    def all_reduce_many(
+        self, arrays: Sequence[Array], op: Op = "sum", *, timeout: Timeout = ..., async_op: bool
     ) -> Any: ...
-    def broadcast_many(
-        self, arrays: Sequence[_Array], root: int = 0, *, timeout: _Timeout = ..., async_op: bool = False
-    ) -> Any: ...
-    def plan(self, collective: str, *args: Any, **kwargs: Any) -> Call: ...
-    def send(self, x: _Array, dst: int | None, tag: int = 0, *, timeout: _Timeout = ...) -> None: ...
+    @overload
+    def plan(
+        self,
+        collective: Literal["all_reduce", "scan", "exscan"],
+        x: _A,
+        out: None = None,
+        op: Op = "sum",
+        *,
+        timeout: Timeout = ...,
+    ) -> Call[_A]: ...
+    @overload
+    def plan(
+        self,
+        collective: Literal["all_reduce", "scan", "exscan"],
+        x: _Operand,
+        out: _A,
+        op: Op = "sum",
+        *,
+        timeout: Timeout = ...,
+    ) -> Call[_A]: ...
+    @overload
+    def plan(
+        self,
+        collective: Literal["reduce"],
+        x: _A,
+        out: None = None,
+        op: Op = "sum",
+        root: int = 0,
+        *,
+        timeout: Timeout = ...,
+    ) -> Call[_A | None]: ...
+    @overload
+    def plan(
+        self,
+        collective: Literal["reduce"],
+        x: _Operand,
+        out: _A,
+        op: Op = "sum",
+        root: int = 0,
+        *,
+        timeout: Timeout = ...,
+    ) -> Call[_A | None]: ...
+    @overload
+    def plan(self, collective: Literal["broadcast"], x: _A, root: int = 0, *, timeout: Timeout = ...) -> Call[_A]: ...
+    @overload
+    def plan(self, collective: Literal["barrier"], *, timeout: Timeout = ...) -> Call[None]: ...
+    @overload
+    def plan(
+        self, collective: Literal["all_reduce_many"], arrays: Sequence[_A], op: Op = "sum", *, timeout: Timeout = ...
+    ) -> Call[list[_A]]: ...
+    # The others, with the arguments of the method.
+    @overload
+    def plan(
+        self,
+        collective: Literal["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Call[Any]: ...
+    def send(self, x: Array, dst: int | None, tag: int = 0, *, timeout: Timeout = ...) -> None: ...
     def recv(
-        self, x: _Array = None, src: int | None = -1, tag: int = -1, *, timeout: _Timeout = ...
+        self, x: Array | None = None, src: int | None = -1, tag: int = -1, *, timeout: Timeout = ...
     ) -> Message | None: ...
     def sendrecv(
         self,
-        x: _Array,
+        x: Array,
         dst: int | None,
-        out: _Array,
+        out: Array,
         src: int | None = -1,
         *,
         tag: int = 0,
         out_tag: int = -1,
-        timeout: _Timeout = ...,
+        timeout: Timeout = ...,
     ) -> Message | None: ...
-    def isend(self, x: _Array, dst: int | None, tag: int = 0) -> Request: ...
-    def irecv(self, x: _Array, src: int | None = -1, tag: int = -1) -> Request: ...
-    def probe(self, src: int = -1, tag: int = -1, *, timeout: _Timeout = ...) -> Message | None: ...
+    def isend(self, x: Array, dst: int | None, tag: int = 0) -> Request: ...
+    def irecv(self, x: Array, src: int | None = -1, tag: int = -1) -> Request: ...
+    def probe(self, src: int = -1, tag: int = -1, *, timeout: Timeout = ...) -> Message | None: ...
     def iprobe(self, src: int = -1, tag: int = -1) -> Message | None: ...
-    def send_object(self, obj: Any, dst: int | None, tag: int = 0, *, timeout: _Timeout = ...) -> None: ...
-    def recv_object(self, src: int | None = -1, tag: int = -1, *, timeout: _Timeout = ...) -> Any: ...
-    def broadcast_object(self, obj: Any = None, root: int = 0, *, timeout: _Timeout = ...) -> Any: ...
-    def gather_object(self, obj: Any, root: int = 0, *, timeout: _Timeout = ...) -> list[Any] | None: ...
-    def all_gather_object(self, obj: Any, *, timeout: _Timeout = ...) -> list[Any]: ...
-    def reduce_object(self, obj: Any, op: _Op = "sum", root: int = 0, *, timeout: _Timeout = ...) -> Any: ...
-    def all_reduce_object(self, obj: Any, op: _Op = "sum", *, timeout: _Timeout = ...) -> Any: ...
-    def scatter_object(self, objs: Sequence[Any] | None = None, root: int = 0, *, timeout: _Timeout = ...) -> Any: ...
-    def all_to_all_object(self, objs: Sequence[Any], *, timeout: _Timeout = ...) -> list[Any]: ...
-    def empty(self, shape: int | Sequence[int], dtype: Any = float) -> np.ndarray: ...
-    def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> np.ndarray: ...
-    def array(self, x: Any) -> np.ndarray: ...
-    def share(self, *arrays: _Array) -> Shared: ...
-    def shared_result(self, shape: int | Sequence[int], dtype: Any = float, root: int = 0) -> np.ndarray: ...
-    def shared_view(self, array: np.ndarray, rank: int) -> np.ndarray: ...
+    def send_object(self, obj: Any, dst: int | None, tag: int = 0, *, timeout: Timeout = ...) -> None: ...
+    def recv_object(self, src: int | None = -1, tag: int = -1, *, timeout: Timeout = ...) -> Any: ...
+    # The objects of other ranks are of the type of this one's; where a rank passes None, the caller knows it.
+    @overload
+    def broadcast_object(self, obj: None = None, root: int = 0, *, timeout: Timeout = ...) -> Any: ...
+    @overload
+    def broadcast_object(self, obj: _T | None, root: int = 0, *, timeout: Timeout = ...) -> _T: ...
+    def gather_object(self, obj: _T, root: int = 0, *, timeout: Timeout = ...) -> list[_T] | None: ...
+    def all_gather_object(self, obj: _T, *, timeout: Timeout = ...) -> list[_T]: ...
+    def reduce_object(self, obj: _T, op: Op = "sum", root: int = 0, *, timeout: Timeout = ...) -> _T | None: ...
+    def all_reduce_object(self, obj: _T, op: Op = "sum", *, timeout: Timeout = ...) -> _T: ...
+    @overload
+    def scatter_object(self, objs: None = None, root: int = 0, *, timeout: Timeout = ...) -> Any: ...
+    @overload
+    def scatter_object(self, objs: Sequence[_T] | None, root: int = 0, *, timeout: Timeout = ...) -> _T: ...
+    def all_to_all_object(self, objs: Sequence[_T], *, timeout: Timeout = ...) -> list[_T]: ...
+    @overload
+    def empty(self, shape: Shape, dtype: type[_S] | np.dtype[_S]) -> NDArray[_S]: ...
+    @overload
+    def empty(self, shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]: ...
+    @overload
+    def zeros(self, shape: Shape, dtype: type[_S] | np.dtype[_S]) -> NDArray[_S]: ...
+    @overload
+    def zeros(self, shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]: ...
+    @overload
+    def array(self, x: NDArray[_S]) -> NDArray[_S]: ...
+    @overload
+    def array(self, x: ArrayLike) -> NDArray[Any]: ...
+    def share(self, *arrays: Array) -> Shared: ...
+    @overload
+    def shared_result(self, shape: Shape, dtype: type[_S] | np.dtype[_S], root: int = 0) -> NDArray[_S]: ...
+    @overload
+    def shared_result(self, shape: Shape, dtype: DTypeLike = float, root: int = 0) -> NDArray[Any]: ...
+    def shared_view(self, array: _N, rank: int) -> _N: ...
     def split(
-        self, color: int | None, key: int | None = None, *, rendezvous_timeout: float | None = 300.0, **settings: Any
+        self,
+        color: int | None,
+        key: int | None = None,
+        *,
+        rendezvous_timeout: float | None = 300.0,
+        **settings: Unpack[Settings],
     ) -> Communicator | None: ...
     def subgroup(
-        self, ranks: Iterable[int], *, rendezvous_timeout: float | None = 300.0, **settings: Any
+        self, ranks: Iterable[int], *, rendezvous_timeout: float | None = 300.0, **settings: Unpack[Settings]
     ) -> Communicator: ...
-    def dup(self, *, rendezvous_timeout: float | None = 300.0, **settings: Any) -> Communicator: ...
-    def shrink(self, *, rendezvous_timeout: float | None = 300.0, **settings: Any) -> Communicator: ...
+    def dup(self, *, rendezvous_timeout: float | None = 300.0, **settings: Unpack[Settings]) -> Communicator: ...
+    def shrink(self, *, rendezvous_timeout: float | None = 300.0, **settings: Unpack[Settings]) -> Communicator: ...
     def stats(self) -> dict[str, Any]: ...
     def explain(
-        self,
-        collective: str,
-        nbytes: int,
-        op: str = "sum",
-        root: int = 0,
-        dtype: str = "float32",
+        self, collective: str, nbytes: int, op: OpName = "sum", root: int = 0, dtype: str = "float32"
     ) -> str: ...
-    def placement(self) -> list[SegmentPlacement]: ...
     def trace(self, directory: str | os.PathLike[str], *, calls: int = ...) -> Timeline: ...

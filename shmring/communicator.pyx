@@ -1,34 +1,34 @@
 """The communicator of a group of ranks: every public call, and the room that makes it.
 
-A method checks nothing but its own types: the room does that. Collectives on arrays are in `shmring.collective.calls`,
-messages in `shmring.p2p`, and so on, as each method shows.
+A method checks nothing but its own types: the room does that. Collectives on arrays are in
+`shmring.collectives.calls.calls`, messages in `shmring.collectives.p2p`, and so on, as each method shows.
 """
 
 cimport cython
 
-from shmring.base.timeouts cimport int_of, resolve_timeout, timeout_to_ns
-from shmring.collective.calls cimport all_to_all, barrier, broadcast, combine, reduce, with_blocks
-from shmring.collective.coalesced cimport all_reduce_many, broadcast_many
-from shmring.collective.call cimport plan
-from shmring.collective.local cimport LocalExecutor
-from shmring.engine.engine cimport Engine
-from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE_SCATTER,
-                                   KIND_SCAN, KIND_SCATTER)
-from shmring.engine.signature cimport NO_ROOT
-from shmring.p2p.point_to_point cimport PointToPoint
-from shmring.p2p.requests cimport ANY, MOST_TAG, RECV, SEND, done_request
-from shmring.shared.zero_copy cimport sharing_of
+from shmring.core.base.timeouts cimport int_of, resolve_timeout, timeout_to_ns
+from shmring.collectives.calls.calls cimport all_to_all, barrier, broadcast, combine, reduce, with_blocks
+from shmring.collectives.calls.coalesced cimport all_reduce_many
+from shmring.collectives.calls.call cimport plan
+from shmring.collectives.calls.local cimport LocalExecutor
+from shmring.collectives.engine.engine cimport Engine
+from shmring.collectives.engine.kinds cimport (
+    KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER,
+)
+from shmring.collectives.engine.signature cimport NO_ROOT
+from shmring.collectives.p2p.point_to_point cimport PointToPoint
+from shmring.collectives.p2p.requests cimport ANY, MOST_TAG, RECV, SEND, done_request
+from shmring.collectives.shared.zero_copy cimport sharing_of
 
-from shmring.collective import explain as _explain
-from shmring.collective import groups as _groups
-from shmring.collective import objects as _objects
-from shmring.collective import placement_report as _placement
-from shmring.collective import tracing as _tracing
-from shmring.collective.mpi_names import HINTS
-from shmring.engine.recording import TRACED_CALLS
-from shmring.shared import share as _share
-from shmring.shared import shared_arrays as _shared_arrays
-from shmring.sync.turn import Turn
+from shmring.collectives.calls import explain as _explain
+from shmring.collectives.calls import groups as _groups
+from shmring.collectives.calls import objects as _objects
+from shmring.collectives.calls import tracing as _tracing
+from shmring.collectives.calls.mpi_names import HINTS
+from shmring.collectives.engine.recording import TRACED_CALLS
+from shmring.collectives.shared import share as _share
+from shmring.collectives.shared import shared_arrays as _shared_arrays
+from shmring.core.sync.turn import Turn
 
 cdef extern from *:
     """
@@ -151,7 +151,8 @@ cdef class Communicator:
         same effect.
 
         Pending asynchronous work is waited for, as long as the communicator's timeout; after that it is aborted. What
-        this rank has shared (`share`) becomes private, with the errors of `shmring.shared.share.Shared.close`.
+        this rank has shared (`share`) becomes private, with the errors of
+        `shmring.collectives.shared.share.Shared.close`.
         """
         if self.engine.progress is not None:
             self.engine.progress.close(self.engine.config.timeout)
@@ -177,8 +178,9 @@ cdef class Communicator:
         out : array, optional
             Same element type and count. Without it the result goes into ``x``. It may be ``x``; any other overlap is
             refused.
-        op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor"}, ufunc or callable
-            Capitals are accepted. ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only.
+        op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "absmax"}, ufunc or callable
+            Capitals are accepted. ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only;
+            ``absmax`` the largest magnitude, of floats.
             Python's ``sum``, ``min``, ``max`` and functions of `operator` mean the same. A callable ``f(a, b)``
             returns an array of the same dtype; see "User functions" in ``docs/async.md`` for the cost.
         timeout : float, optional
@@ -203,7 +205,7 @@ cdef class Communicator:
         -----
         Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than
         about a microsecond. Elements are reduced in rank order, ((x0 + x1) + x2) + ..., whatever the size of the
-        message; float16 and bfloat16 in float32, rounded once. Up to ``stats()["eager_nbytes"]`` bytes: one round of
+        message; floats of 16 and 8 bits in float32, rounded once. Up to ``stats()["eager_nbytes"]`` bytes: one round of
         eager messages. Above: slices, each reduced by its owner from all sources at once;
         (5 * size - 2) * x.nbytes bytes touched in all.
         """
@@ -490,32 +492,6 @@ cdef class Communicator:
         """
         return all_reduce_many(self.executor, arrays, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def broadcast_many(self, arrays, root=0, *, timeout=..., async_op=False):
-        """Copy the root's arrays into the arrays of all others, as one operation.
-
-        Parameters
-        ----------
-        arrays : list or tuple of arrays
-            As in `broadcast`; element types may differ. The same number, types and sizes in the same order on all
-            ranks. No two may overlap.
-        root : int
-        timeout, async_op
-            As in `all_reduce`. The timeout applies to each part.
-
-        Returns
-        -------
-        list of arrays
-            The same arrays.
-
-        Notes
-        -----
-        Collective; raises as `broadcast`. If a part fails, arrays of the parts before it may have their contents
-        already. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such bundle
-        is copied once more on every rank and makes one broadcast. Larger arrays make one each.
-        """
-        return broadcast_many(self.executor, arrays, rank_of(self, root, "root"),
-                              resolve_timeout(timeout, self.timeout_ns), async_op)
-
     def plan(self, collective, *args, **kwargs):
         """Prepare a collective that is made often: each ``plan()`` makes it on the present contents of its arrays.
 
@@ -525,7 +501,8 @@ cdef class Communicator:
             The name of the method that makes it, e.g. ``"all_reduce"``; any collective on arrays.
         *args, **kwargs
             The arguments of that method, except ``async_op``. The arrays must be contiguous; they are kept alive. If
-            the method makes a new array without ``out``, it is made now, and returned by every call.
+            the method makes a new array without ``out``, it is made now, and returned by every call. `all_to_all` with
+            ``counts`` makes it at the first call, and again only if the other ranks send another number of rows.
 
         Returns
         -------
@@ -1324,7 +1301,7 @@ cdef class Communicator:
         return self.engine.stats() | {"pair_queues": self.messages.stats()}
 
     def explain(self, collective, nbytes, op="sum", root=0, dtype="float32"):
-        """Explain which algorithm a collective uses, and what each algorithm costs by the cost model.
+        """Explain which algorithms a collective takes and tries, and the bytes and synchronisations of each.
 
         Parameters
         ----------
@@ -1343,8 +1320,8 @@ cdef class Communicator:
         Returns
         -------
         str
-            A line for each algorithm on private arrays: whether it is taken, its dependent synchronisations, rounds,
-            the bytes that this rank loads and stores, and the microseconds of the model.
+            A line for each algorithm on private arrays: whether it is taken or tried, its dependent synchronisations,
+            its rounds, and the bytes that this rank loads and stores.
 
         Raises
         ------
@@ -1354,33 +1331,9 @@ cdef class Communicator:
 
         Notes
         -----
-        Not collective, and nothing is sent. The model has a latency and a rate (``comm.stats()`` shows both) and no
-        caches: it ranks algorithms, and does not predict times.
+        Not collective, and nothing is sent. ``comm.stats()["programs"]`` shows what a call of this size does now.
         """
         return _explain.explain(self, collective, nbytes, root, op, dtype)
-
-    def placement(self):
-        """List the NUMA nodes on which the memory of this communicator is now.
-
-        Returns
-        -------
-        list of SegmentPlacement
-            The outboxes by rank, then the shared arrays that this process still has, by number and rank. Each with
-            bytes of whole pages on each node, as the kernel counts them, and the node on which its rank runs now. If
-            the rank has moved since, ``away_nbytes`` is positive.
-
-        Raises
-        ------
-        ClosedError
-            The communicator was closed here.
-
-        Notes
-        -----
-        Not collective, sends nothing, does not block; any thread. Costs about 0.1 us a page. A rank's memory stays
-        where it is when the rank moves. `dup` makes a communicator with memory on the nodes where the ranks are then;
-        so do calls that make shared arrays. See ``docs/placement.md``.
-        """
-        return _placement.placement(self)
 
     def trace(self, directory, *, calls=TRACED_CALLS):
         """Record each further call of this rank in a file, for ``shmring trace``.

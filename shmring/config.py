@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from shmring.base.timeouts import timeout_ns
+from shmring.core.base.timeouts import timeout_ns
 
 KIB = 1024
 MOST_NBYTES = 1 << 48  # of any size: those of all slots and queues of a rank together are numbers of 64 bits
 
-# Values of `placement`, which `shmring.placement.numa_policy` implements.
+# Values of `placement`, which `shmring.core.placement.numa_policy` implements.
 POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
 POLICIES = "auto, local, interleave, or bind:N for node N"
 

@@ -38,8 +38,33 @@ class PeerLostError(BrokenError):
 
 
 class DisconnectedError(PeerLostError):
-    """The sender of a broadcast channel has disconnected this receiver, which was too slow; its unread messages are
-    dropped."""
+    """The sender of a broadcast has disconnected this receiver, which left no room for ``slow_timeout`` seconds;
+    what it had not received is lost."""
+
+
+class WorkerLostError(PeerLostError):
+    """The worker of a pool that had this task was killed or has exited. Whether it completed the task is not known.
+
+    Attributes
+    ----------
+    pid : int
+        Its process id.
+    status : int
+        Its exit status; the negative number of the signal that killed it.
+    task : str
+        The name of the task's function.
+    number : int
+        The task's place in its call, from 0: that of the item in ``imap`` and with ``chunksize=1``, else of the chunk.
+    """
+
+    def __init__(self, message: str, pid: int = 0, status: int = 0, task: str = "", number: int = 0) -> None:
+        super().__init__(message, pid=pid)
+        self.status = status
+        self.task = task
+        self.number = number
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.pid, self.status, self.task, self.number)
 
 
 class CollectiveTimeoutError(BrokenError, TimeoutError):
@@ -156,6 +181,23 @@ class ObjectError(ShmringError):
         return type(self), (str(self), self.rank)
 
 
+class BlockLostError(ObjectError):
+    """A block can no longer be opened: the process that held it has ended or has let it go; the message says which.
+
+    Attributes
+    ----------
+    pid : int
+        The process, in its own PID namespace; 0 if unknown.
+    """
+
+    def __init__(self, message: str, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.pid)
+
+
 class RoleTakenError(ShmringError):
     """Another process or object already holds this end of a ring. The ring and the holder are unaffected.
 
@@ -179,7 +221,8 @@ class OutOfSharedMemoryError(ShmringError, MemoryError):
     Attributes
     ----------
     needed, available : int
-        Bytes requested, and bytes free in the shared-memory file system; -1 if unknown.
+        Bytes requested, and bytes free in the shared-memory file system, or in the memory control group (container) of
+        this process if that is less; -1 if unknown.
     """
 
     def __init__(self, message: str, needed: int = -1, available: int = -1) -> None:

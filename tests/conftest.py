@@ -36,6 +36,11 @@ def pytest_cmdline_main(config):
 
 def pytest_configure(config):
     """Fix the seed of this run, and mark the names it makes in shared memory."""
+    if not hasattr(config, "workerinput") and installed.is_in_place() and (stale := installed.stale_extensions()):
+        pytest.exit(
+            f"{len(stale)} extensions do not fit their sources: {', '.join(stale[:3])}, ...: run "
+            "`python setup.py build_ext --inplace`", returncode=pytest.ExitCode.USAGE_ERROR,
+        )
     harness.mark_names()
     seed = config.getoption("--seed")
     if seed is None:

@@ -1,7 +1,7 @@
 """Random changes of one place in the code, and which of them the tests notice.
 
-    python tools/mutations.py plan placement --count 40 --seed 1
-    python tools/mutations.py shmring/sync/turn.pyx --tests tests/unit/sync --count 5
+    python tools/mutations.py collectives/plan core/placement --count 40 --seed 1
+    python tools/mutations.py shmring/core/sync/turn.pyx --tests tests/unit/sync --count 5
 
 A change is a comparison, an arithmetic or logical operator, a number, a truth value or a condition that is another one
 then. Each is made in a copy of this checkout (built in place, for compiled modules) and tested by the tests of its
@@ -29,20 +29,23 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Those of `collective` for what is pure Python there; the whole folder takes minutes.
+# Those of `collectives/calls` for what is pure Python there; the whole folder takes minutes.
 CALLS = ["half_made", "objects", "async_work", "callable_ops", "mpi4py_habits", "numbers", "groups", "hierarchical"]
 # The tests of a room; quick ones first, since the first failure ends a run.
 TESTS = {
-    "plan": ["tests/unit/plan"],
-    "nodes/plan": ["tests/unit/nodes"],
+    "collectives/plan": ["tests/unit/plan"],
     "nodes": ["tests/unit/nodes", "tests/mpi"],  # needs mpi4py
-    "bootstrap": ["tests/unit/bootstrap", "tests/multiproc/watch/test_hang_accounts.py", "tests/multiproc/bootstrap"],
-    "placement": ["tests/unit/placement"],
-    "memory": ["tests/unit/memory"],
+    "collectives/bootstrap": [
+        "tests/unit/bootstrap",
+        "tests/multiproc/watch/test_hang_accounts.py",
+        "tests/multiproc/bootstrap",
+    ],
+    "core/placement": ["tests/unit/placement"],
+    "core/memory": ["tests/unit/memory"],
     "watch": ["tests/unit/watch", "tests/multiproc/watch"],
     "launch": ["tests/multiproc/launch"],
     "channels": ["tests/unit/channels", "tests/multiproc/channels"],
-    "collective": [f"tests/multiproc/collective/test_{name}.py" for name in CALLS],
+    "collectives/calls": [f"tests/multiproc/collective/test_{name}.py" for name in CALLS],
 }
 PATIENCE = 4  # times as long as without a change, and a minute
 

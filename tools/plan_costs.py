@@ -1,22 +1,23 @@
-"""The cost tables of ``docs/maintainers/algorithms.md``, counted from plans (``python tools/plan_tables.py costs``)."""
+"""The cost table of ``docs/maintainers/algorithms.md``, counted from plans, and the steps of any plan.
+
+    python tools/plan_costs.py
+    python tools/plan_costs.py show all_reduce --size 4 --rank 0 --nbytes 1M
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from shmring.plan.choose import BUILDERS, ROOTED, build_plan, schedules
-from shmring.plan.cost import Cost, cost, dependent_syncs
-from shmring.plan.hierarchy import Hierarchy
-from shmring.plan.limits import DEFAULT_LIMITS, LINE, Limits
-from shmring.plan.steps import Plan
-from shmring.plan.thread_shares import cut, split_limit, waking
+from shmring.collectives.plan.choose import BUILDERS, PLANNED, ROOTED, build_plan, schedules
+from shmring.collectives.plan.cost import Cost, cost, dependent_syncs
+from shmring.collectives.plan.hierarchy import Hierarchy
+from shmring.collectives.plan.limits import DEFAULT_LIMITS, LINE, Limits
+from shmring.collectives.plan.steps import Plan
 
-# The outbox of a helper thread, unless configured smaller (SHMRING_HELPER_SLOT_NBYTES in _c/layout.h).
-SHARE_LIMITS = Limits(slot_nbytes=65536)
-
-SIZES = (2, 4, 8, 64, 1024)
+SIZES = (2, 8, 1024)
 
 
 def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:
@@ -47,20 +48,6 @@ def choose(
     if shared_arrays and (kind, "zero_copy") in BUILDERS and not (kind == "all_to_all" and in_place):
         name = "zero_copy"
     return build_plan(kind, name, rank, size, nbytes, itemsize, root, limits, hierarchy, wide)
-
-
-def seconds(kind: str, size: int, nbytes: int, threads: int) -> float:
-    """Predicted seconds of a large collective, if memory bandwidth grows with the number of threads.
-
-    The sum of its bytes at the speed of one thread, the exposed synchronisations, and the time to wake the helpers.
-    """
-    costs, shares = DEFAULT_LIMITS.costs, cut(kind, size, nbytes, threads, 0)
-    part = nbytes if shares is None else shares.nbytes
-    limits = Limits() if shares is None else SHARE_LIMITS
-    plans = [choose(kind, rank, size, part, limits=limits) for rank in range(size)]
-    touched = max(cost(plan).touched_nbytes for plan in plans)
-    exposed = (2 if plans[0].algorithm in ("two_shot", "sliced") else 1) * costs.latency
-    return touched / costs.bytes_per_second + exposed + waking(threads, costs)
 
 
 class Formula(NamedTuple):
@@ -141,11 +128,6 @@ class Example(NamedTuple):
         ranks = {0, 1, self.size - 2, self.size - 1}  # the last but one is the busiest of a scan
         return max(cost(self.plan(r), in_place=self.in_place).touched_nbytes for r in ranks)
 
-    def crossed(self) -> int:
-        """Bytes between domains if the first half of the ranks is in one domain and the second half in another."""
-        domains = [int(2 * r >= self.size) for r in range(self.size)]
-        return total(map(self.plan, range(self.size)), in_place=self.in_place, domains=domains).crossed_nbytes
-
 
 def _rows(header: list[str], rows: Iterable[Iterable[object]]) -> str:
     lines: list[Iterable[object]] = [header, ["---"] * len(header), *rows]
@@ -172,27 +154,46 @@ def cost_table() -> str:
     return _rows(["collective", "algorithm", "touched", *sizes, "busiest rank, p=8", "syncs"], rows())
 
 
-def crossing_table() -> str:
-    """Bytes between two domains of p/2 ranks each, in units of s or m."""
-
-    def rows() -> Iterable[Iterable[object]]:
-        for kind, algorithm in FORMULAS:
-            examples = [Example(kind, algorithm, p) for p in (2, 8, 64)]
-            yield kind, algorithm, *(_units(e.crossed(), e.unit) for e in examples)
-
-    return _rows(["collective", "algorithm", "p=2", "p=8", "p=64"], rows())
+# ---- the command line ----
 
 
-def threads_table() -> str:
-    """Predicted speed-up of an all-reduce by several threads per rank; "-" where it is not split."""
+def shown(a: argparse.Namespace) -> str:
+    """The steps of one rank, and what they cost."""
+    limits = Limits(slot_nbytes=a.slot_nbytes)
+    plan = choose(
+        a.kind, a.rank, a.size, a.nbytes, a.itemsize, root=a.root, limits=limits, shared_arrays=a.shared_arrays
+    )
+    c = cost(plan)
+    return (
+        f"{plan}\nreads {c.read_nbytes}, writes {c.written_nbytes} bytes, {c.staged_nbytes} of them into slots; "
+        f"{c.awaits} awaits, {c.claims} claims, {c.publishes} publishes"
+    )
 
-    def rows() -> Iterable[Iterable[object]]:
-        for size in (2, 8):
-            for mib in (1, 4, 16, 64):
-                n = mib << 20
-                alone = seconds("all_reduce", size, n, 1)
-                split = [(t, alone / seconds("all_reduce", size, n, t)) for t in (2, 4, 8, 16)]
-                costs = DEFAULT_LIMITS.costs
-                yield size, f"{mib} MiB", *(f"{s:.1f}" if n >= split_limit(t, costs) else "-" for t, s in split)
 
-    return _rows(["ranks", "all-reduce of", *(f"{t} threads" for t in (2, 4, 8, 16))], rows())
+def nbytes(text: str) -> int:
+    """A number of bytes, with K, M or G for powers of 1024."""
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
+    return int(float(text[:-1]) * factor) if factor else int(text)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command")
+    show = commands.add_parser("show", help="the steps of one rank, and what they cost")
+    show.add_argument("kind", choices=PLANNED)
+    show.add_argument("--size", type=int, default=4, help="number of ranks")
+    show.add_argument("--rank", type=int, default=0)
+    show.add_argument("--nbytes", type=nbytes, default=1 << 20, help="vector or block, e.g. 64K")
+    show.add_argument("--itemsize", type=int, default=4)
+    show.add_argument("--root", type=int, default=0)
+    show.add_argument("--slot-nbytes", type=nbytes, default=Limits().slot_nbytes)
+    show.add_argument("--shared-arrays", action="store_true", help="on shared arrays")
+    a = parser.parse_args(arguments)
+    if a.command == "show" and not (0 <= a.rank < a.size and 0 <= a.root < a.size):
+        parser.error(f"rank and root must lie in 0..{a.size - 1}")
+    print(shown(a) if a.command == "show" else cost_table())
+
+
+if __name__ == "__main__":
+    main()

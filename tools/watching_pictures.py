@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shmring.observe.account import duration
+from shmring.collectives.observe.account import duration
 from shmring.watch.page import Line, page
 from shmring.watch.report import Watcher
 from shmring.watch.timeline import Timeline, name_of, read

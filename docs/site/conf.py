@@ -1,7 +1,7 @@
 """Sphinx: the pages of docs/ as they are, a landing page, and the reference made of the docstrings.
 
-`sphinx-build -n -W --keep-going -c docs/site docs build/site` builds it, where the package and the extra `docs` are
-installed.
+`sphinx-build -n -W --keep-going -c docs/site docs build/site` builds it, where the package and the dependency group
+`docs` are installed.
 """
 
 import ast
@@ -45,13 +45,18 @@ html_show_sphinx = False
 default_role = "py:obj"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
+# Of each function and method, compiled or not: a summary, known sections in order, the parameters of the signature.
+numpydoc_validation_checks = {"GL06", "GL07", "GL08", "SS01", "SS02", "PR01", "PR02", "PR03"}
+# Not: classes, most of which users do not make; methods whose docstring is a sentence.
+numpydoc_validation_exclude = {r"\.[A-Z]\w*$", r"^shmring\.(config|ring)\."}
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 add_module_names = False
 python_display_short_literal_types = True
 nitpick_ignore = [("py:exc", name) for name in dir(builtins)] + [("py:class", name) for name in dir(builtins)]
-_ELSEWHERE = r"(queue|os|pickle|asyncio|typing|collections|numpy|np|multiprocessing|torch|dist|jax|MPI)\..*|timedelta"
-nitpick_ignore_regex = [("py:.*", _ELSEWHERE)]
+_ELSEWHERE = r"(queue|os|pickle|asyncio|typing|collections|concurrent|numpy|np|multiprocessing|torch|dist|jax|MPI)\..*"
+_ALIASES = r"(.*\.)?(T|DTypeLike|Settings|StartMethod|WhenFull)"  # of types, in signatures
+nitpick_ignore_regex = [("py:.*", _ELSEWHERE), ("py:.*", "timedelta"), ("py:class", _ALIASES)]
 copybutton_exclude = ".linenos, .gp"
 
 # `sphinx-build -b linkcheck`, which needs the network. Pages of GitHub make their anchors in the browser.
@@ -105,6 +110,11 @@ def _read_source(app, docname: str, source: list[str]) -> None:
     source[0] = _FILE_AS_TEXT.sub(r"[](\1)", source[0])  # the page's title is the text of the link
 
 
+def _read_include(app, path, docname: str, content: list[str]) -> None:
+    """Of README.md on the landing page: links to tests are their paths."""
+    content[0] = re.sub(r"\[test\]\((tests/[\w./-]+)\)", r"`\1`", content[0])
+
+
 def _groups() -> dict[str, list[str]]:
     """The pages of docs/index.md by its headings, in its order."""
     groups: dict[str, list[str]] = {}
@@ -149,7 +159,7 @@ class FunctionsOfFile(SphinxDirective):
     def _function(self, name: str, text: str) -> str:
         definition = rf'^def {name}\((.*?)\)(?: -> [^\n]+)?:\n    """(.*?)"""'
         arguments, docstring = re.search(definition, text, re.DOTALL | re.MULTILINE).groups()
-        signature = ast.parse(f"def f({arguments}): ...").body[0].args
+        signature = ast.parse(f"def f({arguments}): ...").body[-1].args  # after overloads
         for argument in ast.walk(signature):
             if isinstance(argument, ast.arg):
                 argument.annotation = None
@@ -161,6 +171,7 @@ def setup(app):
     """Called by Sphinx."""
     app.add_directive("functions-of", FunctionsOfFile)
     app.connect("source-read", _read_source)
+    app.connect("include-read", _read_include)
     app.connect("source-read", _add_navigation)
     app.connect("missing-reference", _as_text)
     app.connect("autodoc-process-signature", _without_self)

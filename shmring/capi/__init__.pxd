@@ -36,6 +36,8 @@ cdef extern from "shmring/capi.h" nogil:
         SHMRING_BOOL
         SHMRING_COMPLEX64
         SHMRING_COMPLEX128
+        SHMRING_FLOAT8_E4M3FN
+        SHMRING_FLOAT8_E5M2
 
     enum shmring_op:
         SHMRING_SUM
@@ -48,6 +50,7 @@ cdef extern from "shmring/capi.h" nogil:
         SHMRING_BXOR
         SHMRING_LAND
         SHMRING_LOR
+        SHMRING_ABSMAX
 
     enum shmring_collective:
         SHMRING_KIND_BARRIER

@@ -2,12 +2,12 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmring.arrays.array_view cimport array_t
+from shmring.core.arrays.array_view cimport array_t
 from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, shmring_error
-from shmring.engine.compiled_plan cimport Program
-from shmring.engine.engine cimport Engine
-from shmring.p2p.point_to_point cimport PointToPoint
-from shmring.sync.liveness cimport fork_generation
+from shmring.collectives.engine.compiled_plan cimport Program
+from shmring.collectives.engine.engine cimport Engine
+from shmring.collectives.p2p.point_to_point cimport PointToPoint
+from shmring.core.sync.liveness cimport fork_generation
 
 cdef extern from "Python.h" nogil:
     bint Py_IsInitialized()        # a child of a C program that forked may have no interpreter that works

@@ -10,14 +10,15 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strdup, strlen, strncpy
 
-from shmring.arrays.array_view cimport array_t
-from shmring.base.hashing cimport spread
+from shmring.core.arrays.array_view cimport array_t
+from shmring.core.base.hashing cimport spread
 from shmring.capi cimport *
 from shmring.communicator cimport Communicator
-from shmring.engine.compiled_plan cimport Program
-from shmring.engine.engine cimport Engine
+from shmring.collectives.engine.compiled_plan cimport Program
+from shmring.collectives.engine.engine cimport Engine
+from shmring.core.kernel.numbers cimport NDTYPES, check_rows
 
-from shmring.dtypes import DTYPES
+from shmring.dtypes import DTYPES, OPS
 from shmring.errors import (
     AbortedError,
     ClosedError,
@@ -29,12 +30,9 @@ from shmring.errors import (
     RendezvousTimeoutError,
 )
 
-cdef enum:
-    MOST_DTYPES = 16
-
 cdef int64_t MOST_NBYTES = <int64_t> 1 << 48      # of one block: no product of sizes overflows
-cdef int ITEMSIZES[MOST_DTYPES]
-cdef int NDTYPES = len(DTYPES)
+cdef int ITEMSIZES[NDTYPES]
+check_rows(DTYPES, OPS)
 for _code in range(NDTYPES):
     ITEMSIZES[_code] = DTYPES[_code].itemsize
 

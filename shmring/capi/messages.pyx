@@ -1,7 +1,7 @@
 """Messages without the GIL: a send that fits the pair queue, and a receive while no request is pending.
 
 A call that needs a request (a full pair queue, `irecv` of a message that is not there yet, other pending requests)
-takes the GIL in the same turn and continues as in `shmring.p2p.point_to_point`.
+takes the GIL in the same turn and continues as in `shmring.collectives.p2p.point_to_point`.
 
 Functions of this room without the GIL have no Python variables, those of ``except ... as`` included: Cython would take
 the GIL to clear them at every return. So the parts with the GIL are functions of their own.
@@ -13,15 +13,15 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.arrays.array_view cimport array_t, overlap
-from shmring.base.timeouts cimport NO_LIMIT
+from shmring.core.arrays.array_view cimport array_t, overlap
+from shmring.core.base.timeouts cimport NO_LIMIT
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_api, shmring_comm, shmring_message, shmring_request
 from shmring.capi.handles cimport (check_memory, checked_timeout, comm_t, fail, fail_with, hold, is_inherited, let_go,
                                    refuse, refuse_entry, refuse_timeout)
-from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
-from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, begin_wait, check_apart, check_tag,
+from shmring.collectives.p2p.point_to_point cimport PointToPoint, arrival_t, visit
+from shmring.collectives.p2p.requests cimport (ANY, RECV, SEND, Message, Request, begin_wait, check_apart, check_tag,
                                    request_of, wait_t)
-from shmring.sync.group cimport READY
+from shmring.core.sync.group cimport READY
 
 
 # What a `shmring_request *` points to.

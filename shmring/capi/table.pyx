@@ -12,25 +12,24 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
-from shmring.base.timeouts cimport NO_LIMIT
+from shmring.core.base.timeouts cimport NO_LIMIT
 from shmring.capi cimport *
 from shmring.capi.handles cimport (Py_IsInitialized, check_handle, check_memory, checked_timeout, comm_t, enter,
                                    fail_with, find_known, hold, is_inherited, last_error, let_go, open_comm, refuse,
                                    refuse_timeout, remember)
 from shmring.capi.messages cimport add_messages
-from shmring.collective.local cimport fill_eager, fill_execution, prepare_request, request_t, run_request
-from shmring.engine.call cimport call_t, check_call, open_call, refuse_call
-from shmring.engine.compiled_plan cimport Program
-from shmring.engine.engine cimport Engine
-from shmring.engine.kinds cimport (KIND_ALL_REDUCE, KIND_BARRIER, KIND_BROADCAST, KIND_EXSCAN, KIND_SCATTER, KIND,
-                                   has_root, is_receiver, is_sender)
-from shmring.engine.signature cimport NO_ROOT
-from shmring.shared.zero_copy cimport Sharing
-from shmring.sync.group cimport READY
-
-from shmring.dtypes import OPS
-
-cdef int NOPS = len(OPS)
+from shmring.collectives.calls.local cimport fill_eager, fill_execution, prepare_request, request_t, run_request
+from shmring.collectives.engine.call cimport call_t, check_call, open_call, refuse_call
+from shmring.collectives.engine.compiled_plan cimport Program
+from shmring.collectives.engine.engine cimport Engine
+from shmring.collectives.engine.kinds cimport (
+    KIND, KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BARRIER, KIND_BROADCAST, KIND_SCATTER, has_root, is_receiver,
+    is_sender, nblocks_in, nblocks_out,
+)
+from shmring.collectives.engine.signature cimport NO_ROOT
+from shmring.core.kernel.numbers cimport NOPS
+from shmring.collectives.shared.zero_copy cimport Sharing
+from shmring.core.sync.group cimport READY
 
 
 # ---- communicators ---------------------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
         return refuse(b"NULL is no handle of a communicator")
     if call == NULL:
         return refuse(b"NULL is no call")
-    if call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
+    if call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind < KIND_ALL_REDUCE_MANY:
         return refuse(b"struct_size=%lld, kind=%lld: must be sizeof(shmring_call) and one of enum shmring_collective",
                       <int64_t> call.struct_size, call.kind)
     kind, x, out, count, dtype = call.kind, call.x, call.out, call.count, call.dtype
@@ -147,12 +146,11 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
         code = check_memory(out, count, dtype, &c.out)
     if code:
         return code
-    if KIND[kind].blocks_in:
-        c.x.count *= h.size
-        c.x.nbytes *= h.size
-    if KIND[kind].blocks_out and receives:
-        c.out.count *= h.size
-        c.out.nbytes *= h.size
+    c.x.count *= nblocks_in(kind, h.size)
+    c.x.nbytes *= nblocks_in(kind, h.size)
+    if receives:
+        c.out.count *= nblocks_out(kind, h.size)
+        c.out.nbytes *= nblocks_out(kind, h.size)
     if KIND[kind].takes_op:
         if dtype == SHMRING_OPAQUE:
             return refuse(b"SHMRING_OPAQUE is a dtype of messages: pass SHMRING_UINT8")
@@ -200,15 +198,15 @@ cdef inline int run(comm_t *h, request_t *request, PyObject *program, int64_t ti
     """Execute a request, which is eager if it has no program; 0, or the code of the error."""
     cdef int outcome
     if program == NULL:
-        outcome = (<Engine> h.engine).run_free(&request.eager, None, NULL, timeout_ns)
+        outcome = (<Engine> h.engine).run_free(&request.eager, NULL, NULL, timeout_ns)
     else:
-        outcome = (<Engine> h.engine).run_free(NULL, <Program> program, &request.execution, timeout_ns)
+        outcome = (<Engine> h.engine).run_free(NULL, &(<Program> program).code, &request.execution, timeout_ns)
     return 0 if outcome == READY else break_down(h)
 
 
 cdef inline bint needs_agreement(comm_t *h, call_t *c, bint is_eager) noexcept nogil:
-    """Whether the ranks agree about shared arrays first (`shmring.shared.zero_copy`, with the GIL): for large calls,
-    and for an all_reduce in place, which is refused on a shared result."""
+    """Whether the ranks agree about shared arrays first (`shmring.collectives.shared.zero_copy`, with the GIL): for
+    large calls, and for an all_reduce in place, which is refused on a shared result."""
     cdef PyObject *sharing = <PyObject *> (<Engine> h.engine).sharing
     if (<Engine> h.engine).sharing is None:
         return False

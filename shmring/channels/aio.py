@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shmring.errors import ClosedError, EndOfStreamError
+from shmring.core.base.pace import TICK_S
+from shmring.core.memory.descriptor import above_standard
+from shmring.errors import EndOfStreamError
 
 if TYPE_CHECKING:
     import asyncio
-
-_TICK_S = 0.05  # of the threads that put into a queue
 
 # Ends of channels for which a task waits, by their id.
 _awaited: set[int] = set()
@@ -35,29 +36,35 @@ async def next_of(end: Any) -> Any:
         raise StopAsyncIteration from None
 
 
-async def put(target: Any, item: Any) -> None:
-    """Put an item into a queue, in a thread if that must wait. Each attempt may take twice as long: a long item goes in
-    pieces."""
-    try:
-        return target.put(item, False)
-    except queue.Full:
-        pass
-    except ClosedError:
-        raise
-    except ValueError:
-        pass  # longer than half of the capacity: only a call that may wait puts it
-    patience_s = _TICK_S
-    while True:
-        try:
-            return await _in_thread(target.put, item, True, patience_s)
-        except queue.Full:
-            patience_s *= 2
-
-
-async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:
+async def pause() -> None:
+    """Let other tasks run for a tick: for a wait that no descriptor ends."""
     import asyncio
 
-    return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+    await asyncio.sleep(TICK_S)
+
+
+async def put(item: Any) -> None:
+    """Put an item into a queue, in a thread if that must wait.
+
+    After a cancellation the thread ends within a tick, and the task waits for that: if the thread has put the item
+    meanwhile, the task ends as if it was not cancelled.
+    """
+    if item.put_now():
+        return
+    import asyncio
+
+    thread = asyncio.get_running_loop().run_in_executor(None, item.put)
+    try:
+        await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        has_begun = item.give_up()
+        while has_begun and not thread.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([thread])
+        if not has_begun or not thread.result():
+            raise
+    finally:
+        item.give_up()  # also if the coroutine is closed
 
 
 async def readable(end: Any, *, is_shared: bool = False) -> None:
@@ -70,7 +77,7 @@ async def readable(end: Any, *, is_shared: bool = False) -> None:
         raise RuntimeError("another task waits at this end: an end is for one task at a time")
     # A duplicate stays open when the end closes its own, which it makes readable before; and the loop has one reader
     # for each number.
-    descriptor = os.dup(end.fileno())
+    descriptor = above_standard(os.dup(end.fileno()))
     ready = loop.create_future()
     if not is_shared:
         _awaited.add(id(end))

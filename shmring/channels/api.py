@@ -1,28 +1,40 @@
-"""Constructors of channels: one sender and one receiver, fan-in, broadcast."""
+"""Constructors of channels: one sender and one receiver, or several receivers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
-from shmring.channels.fan_in import FanInReceiver
-from shmring.channels.memory import WHEN_FULL, ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
-from shmring.channels.multi_ring import create_broadcast, create_fan_in
+from shmring.channels.broadcast import create_broadcast
+from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named
 from shmring.channels.receiver import Receiver
 from shmring.channels.records import RecordReceiver, RecordSender
 from shmring.channels.sender import Sender
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from shmring.typing import Role, WhenFull
+
 _MIB = 1 << 20
 
 
+@overload
+def channel(
+    capacity_nbytes: int = ..., *, dtype: None = None, when_full: WhenFull = ..., allow_pickle: bool | None = ...
+) -> tuple[Sender, Receiver]: ...
+@overload
+def channel(
+    capacity_nbytes: int = ..., *, dtype: DTypeLike, when_full: WhenFull = ..., allow_pickle: bool | None = ...
+) -> tuple[RecordSender, RecordReceiver]: ...
 def channel(
     capacity_nbytes: int = _MIB,
     *,
-    dtype: Any = None,
-    when_full: str = "wait",
+    dtype: DTypeLike | None = None,
+    when_full: WhenFull = "wait",
     allow_pickle: bool | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Sender, Receiver] | tuple[RecordSender, RecordReceiver]:
     """Make a channel: the receiving end gets the messages of the sending end, in order, each once.
 
     Parameters
@@ -33,9 +45,9 @@ def channel(
     dtype : dtype, optional
         Makes it a channel of records of this dtype, which have no headers and move as arrays. None: a channel of
         messages, each bytes, an array, or an object.
-    when_full : {"wait", "drop_newest", "drop_oldest"}
-        A send that finds no room waits for it; drops the new message; or drops the oldest messages that are not being
-        read. Both ends count dropped messages.
+    when_full : {"wait", "drop_newest"}
+        A send that finds no room waits for it, or drops the message, which both ends count. For the newest value only
+        there is `Latest`.
     allow_pickle : bool, optional
         Whether the channel carries Python objects; unpickling runs code that the sender chose. By default the setting
         of the same name (``SHMRING_ALLOW_PICKLE``), which is True. In a process that gets an end from another one, its
@@ -59,19 +71,58 @@ def channel(
     The memory has no name: it is freed with the last process that has an end, however that process ends. Any thread may
     call.
     """
-    require_one_of("when_full", when_full, WHEN_FULL)
     return _ends(create_unnamed(capacity_nbytes, _dtype(dtype), when_full, allows_pickle(allow_pickle)))
 
 
+@overload
 def open_channel(
     name: str,
-    role: str,
+    role: Literal["sender"],
+    capacity_nbytes: int = ...,
+    *,
+    dtype: None = None,
+    when_full: WhenFull = ...,
+    allow_pickle: bool | None = ...,
+) -> Sender: ...
+@overload
+def open_channel(
+    name: str,
+    role: Literal["sender"],
+    capacity_nbytes: int = ...,
+    *,
+    dtype: DTypeLike,
+    when_full: WhenFull = ...,
+    allow_pickle: bool | None = ...,
+) -> RecordSender: ...
+@overload
+def open_channel(
+    name: str,
+    role: Literal["receiver"],
+    capacity_nbytes: int = ...,
+    *,
+    dtype: None = None,
+    when_full: WhenFull = ...,
+    allow_pickle: bool | None = ...,
+) -> Receiver: ...
+@overload
+def open_channel(
+    name: str,
+    role: Literal["receiver"],
+    capacity_nbytes: int = ...,
+    *,
+    dtype: DTypeLike,
+    when_full: WhenFull = ...,
+    allow_pickle: bool | None = ...,
+) -> RecordReceiver: ...
+def open_channel(
+    name: str,
+    role: Role,
     capacity_nbytes: int = _MIB,
     *,
-    dtype: Any = None,
-    when_full: str = "wait",
+    dtype: DTypeLike | None = None,
+    when_full: WhenFull = "wait",
     allow_pickle: bool | None = None,
-) -> Any:
+) -> Sender | Receiver | RecordSender | RecordReceiver:
     """Open one end of a channel that has a name, for processes that are not related.
 
     Parameters
@@ -110,7 +161,6 @@ def open_channel(
         raise ValueError(f"role={role!r}: must be 'sender' or 'receiver'")
     if not isinstance(name, str) or not name:
         raise TypeError(f"name={name!r}: must be a text that is not empty")
-    require_one_of("when_full", when_full, WHEN_FULL)
     memory = open_named(name, capacity_nbytes, _dtype(dtype), when_full, allows_pickle(allow_pickle))
     try:
         return _ends(memory)[role == "receiver"].take()
@@ -119,50 +169,32 @@ def open_channel(
         raise
 
 
-def fan_in(
-    nsenders: int,
-    capacity_nbytes: int = _MIB,
+@overload
+def broadcast_channel(
+    nreceivers: int,
+    capacity_nbytes: int = ...,
     *,
-    dtype: Any = None,
-    when_full: str = "wait",
-    allow_pickle: bool | None = None,
-) -> tuple[list[Any], FanInReceiver]:
-    """Make a channel from many senders to one receiver, which takes from them in turn; each sender has its own ring.
-
-    Parameters
-    ----------
-    nsenders : int
-        The number of senders, 1 to 1024.
-    capacity_nbytes : int, default 1 MiB
-        Size of each ring, as in `channel`.
-    dtype, when_full, allow_pickle
-        As in `channel`.
-
-    Returns
-    -------
-    list of Sender, FanInReceiver
-        With a dtype, list of RecordSender. Each end belongs to the process that first uses it.
-
-    Notes
-    -----
-    Raises as `channel`. Senders share nothing: none waits for another, and a sender that stops, dies, or sends long
-    messages does not delay the others. The memory has no name. Any thread may call.
-    """
-    kind = _dtype(dtype)
-    require_one_of("when_full", when_full, WHEN_FULL)
-    rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, allows_pickle(allow_pickle))
-    sender = Sender if kind is None else RecordSender
-    return [sender(ring, "sender") for ring in rings], FanInReceiver(rings)
-
-
+    dtype: None = None,
+    slow_timeout: float | None = ...,
+    allow_pickle: bool | None = ...,
+) -> tuple[Sender, list[Receiver]]: ...
+@overload
+def broadcast_channel(
+    nreceivers: int,
+    capacity_nbytes: int = ...,
+    *,
+    dtype: DTypeLike,
+    slow_timeout: float | None = ...,
+    allow_pickle: bool | None = ...,
+) -> tuple[RecordSender, list[RecordReceiver]]: ...
 def broadcast_channel(
     nreceivers: int,
     capacity_nbytes: int = _MIB,
     *,
-    dtype: Any = None,
-    when_slow: str = "wait",
+    dtype: DTypeLike | None = None,
+    slow_timeout: float | None = None,
     allow_pickle: bool | None = None,
-) -> tuple[Any, list[Any]]:
+) -> tuple[Sender, list[Receiver]] | tuple[RecordSender, list[RecordReceiver]]:
     """Make a channel from one sender to many: each receiver gets all messages, at its own pace, from one copy of each.
 
     Parameters
@@ -173,10 +205,11 @@ def broadcast_channel(
         As in `channel`; one ring serves all receivers.
     dtype : dtype, optional
         As in `channel`.
-    when_slow : {"wait", "drop_oldest", "disconnect"}
-        If there is no room because a receiver has not read its messages, the sender waits for it; that receiver misses
-        the oldest messages that it is not reading; or it is disconnected, and gets `DisconnectedError`. The second and
-        the third are counted, and do not affect the other receivers.
+    slow_timeout : float, optional
+        Seconds for which a send waits for receivers that leave no room. Then it disconnects them, and goes on with the
+        others: a disconnected receiver gets `DisconnectedError`, and none of the messages that it had not received.
+        Receivers copy messages to be safe from that, also in `peek`. None: the sender waits for every receiver that
+        lives. A send whose own ``timeout`` is shorter raises ``queue.Full`` and disconnects none.
     allow_pickle : bool, optional
         As in `channel`.
 
@@ -193,16 +226,18 @@ def broadcast_channel(
     thread may call.
     """
     kind = _dtype(dtype)
-    members = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, allows_pickle(allow_pickle))
-    sender, receiver = (Sender, Receiver) if kind is None else (RecordSender, RecordReceiver)
-    return sender(members[0], "sender"), [receiver(member, "receiver") for member in members]
+    allows = allows_pickle(allow_pickle)
+    members = create_broadcast(nreceivers, capacity_nbytes, kind, allows, slow_timeout=slow_timeout)
+    if kind is None:
+        return Sender(members[0], "sender"), [Receiver(member, "receiver") for member in members]
+    return RecordSender(members[0], "sender"), [RecordReceiver(member, "receiver") for member in members]
 
 
-def _ends(memory: ChannelMemory) -> tuple[Any, Any]:
+def _ends(memory: ChannelMemory) -> tuple[Sender, Receiver] | tuple[RecordSender, RecordReceiver]:
     if memory.dtype is None:
         return Sender(memory, "sender"), Receiver(memory, "receiver")
     return RecordSender(memory, "sender"), RecordReceiver(memory, "receiver")
 
 
-def _dtype(dtype: Any) -> np.dtype | None:
+def _dtype(dtype: DTypeLike | None) -> np.dtype | None:
     return None if dtype is None else np.dtype(dtype)

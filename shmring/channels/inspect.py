@@ -13,16 +13,16 @@ from contextlib import suppress
 from threading import TIMEOUT_MAX
 from typing import NamedTuple
 
+from shmring.channels.broadcast import heads_of
 from shmring.channels.memory import LABEL_NBYTES, LABEL_OFFSET
-from shmring.channels.multi_ring import ring_heads
-from shmring.channels.robust import QUEUE_NBYTES, lock_holders
+from shmring.channels.queue_locks import QUEUE_NBYTES, lock_holders
+from shmring.core.memory.header import CHANNEL, HEADER_NBYTES, unpack
+from shmring.core.memory.names import inode_of
+from shmring.core.memory.open_files import OpenFile, open_files
+from shmring.core.memory.spelling import user_prefix
+from shmring.core.ring.inspect import RingLook, look
+from shmring.core.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES
 from shmring.errors import ShmringError
-from shmring.memory.header import CHANNEL, HEADER_NBYTES, unpack
-from shmring.memory.names import inode_of
-from shmring.memory.open_files import OpenFile, open_files
-from shmring.memory.spelling import user_prefix
-from shmring.ring.inspect import RingLook, look
-from shmring.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES
 
 
 class ChannelLook(NamedTuple):
@@ -128,14 +128,14 @@ def _rings(file: OpenFile) -> list[tuple[str, bool, RingLook, Holders]]:
     if label and not label.startswith(user_prefix()):
         return []
     name = "".join(c if c.isprintable() else "?" for c in label or file.name)
-    heads = [(offset, i, CONTROL_NBYTES + i * HEAD_NBYTES) for offset, i in ring_heads(header)]
-    end = min(header.nbytes, 1 << 62)
-    heads = [(offset, i, nbytes) for offset, i, nbytes in heads if offset + nbytes <= end]
-    copies = file.read(*((offset, nbytes) for offset, _, nbytes in heads))
-    looks = [look(bytearray(copy), i) for copy, (_, i, _) in zip(copies, heads, strict=True)]
-    is_one = len(looks) == 1 and not header.params[2] & 0x7F
-    holders = _holders(file, header.params[2]) if is_one else (None, None)
-    return [(name if is_one else f"{name}, ring {i}", is_named, one, holders) for i, one in enumerate(looks)]
+    nheads, is_broadcast = heads_of(header)
+    nbytes = CONTROL_NBYTES + (nheads - 1) * HEAD_NBYTES
+    if nheads == 0 or HEADER_NBYTES + nbytes > min(header.nbytes, 1 << 62):
+        return []
+    copy = bytearray(file.read((HEADER_NBYTES, nbytes))[0])
+    if is_broadcast:
+        return [(f"{name}, receiver {i}", is_named, look(copy, i), (None, None)) for i in range(nheads)]
+    return [(name, is_named, look(copy), _holders(file, header.params[2]))]
 
 
 def _holders(file: OpenFile, queue_offset: int) -> Holders:
@@ -146,11 +146,9 @@ def _holders(file: OpenFile, queue_offset: int) -> Holders:
     return _process_of(sending, file), _process_of(receiving, file)
 
 
-def _process_of(thread: int, file: OpenFile) -> int | None:
-    """The process of a thread that holds a lock in this file; None for 0, and for a thread not visible from here."""
-    with suppress(OSError, ValueError, StopIteration):
-        with open(f"/proc/{thread}/status") as status:
-            pid = int(next(line for line in status if line.startswith("Tgid:")).split()[1])
+def _process_of(pid: int, file: OpenFile) -> int | None:
+    """The process that holds a lock in this file; None for 0, and for a process not visible from here."""
+    with suppress(OSError):
         # The number is of the PID namespace of the holder. Here it may be that of a process without the queue.
         folder = f"/proc/{pid}/fd"
         if file.inode() in {inode_of(os.stat(f"{folder}/{fd}")) for fd in os.listdir(folder)}:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import multiprocessing.process  # noqa: F401 whose key tells the family of a channel's processes
 import os
 import secrets
 import time
@@ -18,23 +19,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.arrays import dtype_codec
-from shmring.channels.robust import QUEUE_NBYTES, format_queue
+from shmring.channels.queue_locks import QUEUE_NBYTES, format_queue
 from shmring.config import configure
+from shmring.core.arrays import dtype_codec
+from shmring.core.base.pace import Pace
+from shmring.core.blocks.in_flight import Crate
+from shmring.core.memory import header as headers
+from shmring.core.memory import segment
+from shmring.core.memory.descriptor import Descriptor, passed_on
+from shmring.core.memory.family import own_family
+from shmring.core.memory.header import HEADER_NBYTES
+from shmring.core.memory.segment import CHANNEL, Segment
+from shmring.core.memory.unnamed import create_unnamed as create_unnamed_segment
+from shmring.core.objects.open_files import NOT_ONE, STRANGERS
+from shmring.core.placement.cpus import processor_quota
+from shmring.core.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES, format_ring
 from shmring.errors import SegmentError
-from shmring.memory import segment
-from shmring.memory.descriptor import Descriptor
-from shmring.memory.header import HEADER_NBYTES
-from shmring.memory.segment import CHANNEL, Segment
-from shmring.memory.unnamed import create_unnamed as create_unnamed_segment
-from shmring.placement.cpus import processor_quota
-from shmring.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES, format_ring
 
-# What a sender does when there is no room: in a channel, and in a broadcast with a slow receiver. The header of the
-# segment has their positions, as has channels/ring_ends.pxd.
-POLICIES = ("wait", "drop_newest", "drop_oldest", "disconnect")
-WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
-WHEN_SLOW = ("wait", "drop_oldest", "disconnect")
+# What the sender of a channel does when there is no room. The header of the segment has their positions, as has
+# channels/ring_ends.pxd.
+POLICIES = ("wait", "drop_newest")
 
 # In a channel of records their description follows the header in its page.
 _TEXT_OFFSET = 1024
@@ -47,6 +51,7 @@ _WORD_NBYTES = 8
 _LEAST_NBYTES = 64
 _MOST_NBYTES = 1 << 35
 _QUEUE_ALIGNMENT = 128
+QUEUE_CAPACITY_NBYTES = 8 << 20
 
 # How long to try to open a name that other processes are creating or unlinking.
 _OPEN_TIMEOUT_S = 5.0
@@ -72,19 +77,26 @@ class ChannelMemory:
     spin_ns, tick_ns : int
         How this process waits.
     writes_notes : bool
-        Whether a wait that lasts long writes a note (sync/long_waits.pyx).
+        Whether a wait that lasts long writes a note (core/sync/long_waits.pyx).
     """
 
     ring_offset = HEADER_NBYTES
     number = 0  # of the receiver, in a broadcast
-    index = 0  # of the ring, in a fan-in
-    nmembers = 1  # rings of a fan-in, or receivers of a broadcast
+    nreceivers = 1
     is_broadcast = False
+    slow_ns = -1  # in a broadcast: a receiver that leaves no room for so long is disconnected
     writes_notes = True
     owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 
-    def __init__(self, memory: Segment, key: str | None = None, allow_pickle: bool | None = None) -> None:
+    def __init__(
+        self,
+        memory: Segment,
+        key: str | None = None,
+        allow_pickle: bool | None = None,
+        crate: Crate | None = None,
+    ) -> None:
         self.memory = memory
+        self.crate = crate
         self.mapping = memory.mapping
         self.key = key
         flags, text_nbytes, _, _ = memory.header.params
@@ -95,6 +107,8 @@ class ChannelMemory:
         self.when_full = POLICIES[flags & 0xFF]
         config = configure()
         self.allow_pickle = bool(flags >> 8 & 1) and (config.allow_pickle if allow_pickle is None else allow_pickle)
+        if memory.header.family != own_family():
+            headers.forget_family(memory.mapping)
         self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
         self.tick_ns = int(config.internals.tick_ms * 1e6)
 
@@ -102,6 +116,13 @@ class ChannelMemory:
     def title(self) -> str:
         """How error messages name it."""
         return "this channel" if self.key is None else f"channel {self.key!r}"
+
+    @property
+    def refusal(self) -> str | None:
+        """Why its objects cannot have open files (core/objects/open_files.py); None: they can."""
+        if self.nreceivers != 1:
+            return NOT_ONE
+        return None if headers.is_of_one_family(self.mapping) else STRANGERS
 
     def taking(self) -> AbstractContextManager[bool]:
         """A context in which an end is taken. Its value: whether an end that had a holder may be taken again."""
@@ -120,7 +141,7 @@ class ChannelMemory:
     def __reduce__(self) -> tuple:
         if self.key is not None:
             raise TypeError(f"{self.title} has a name: call shmring.open_channel() in the other process")
-        return ChannelMemory, (self.memory,)
+        return ChannelMemory, (self.memory, None, None, self.crate)
 
 
 class QueueMemory(ChannelMemory):
@@ -134,18 +155,24 @@ class QueueMemory(ChannelMemory):
         The offset of the locks.
     maxsize : int
     signal : Descriptor or None
-        The eventfd of the queue; a pipe has none, as its sockets are known to its connections. Pipes are those of
-        `shmring.multiprocessing`, where an idle process waits in silence, as with the standard library's.
+        The eventfd of the queue. A queue with a name has none, as unrelated processes have no descriptors in common;
+        nor has a pipe, as its sockets are known to its connections. Pipes are those of `shmring.multiprocessing`, where
+        an idle process waits in silence, as with the standard library's.
     """
 
     owned_by_lock = True
 
     def __init__(
-        self, memory: Segment, allow_pickle: bool | None = None, signal: Descriptor | None = None
+        self,
+        memory: Segment,
+        allow_pickle: bool | None = None,
+        signal: Descriptor | None = None,
+        key: str | None = None,
+        crate: Crate | None = None,
     ) -> None:
-        super().__init__(memory, allow_pickle=allow_pickle)
+        super().__init__(memory, key, allow_pickle, crate)
         self.signal = signal
-        self.writes_notes = signal is not None
+        self.writes_notes = signal is not None or key is not None
         self.queue_offset, self.maxsize = memory.header.params[2:]
         last = memory.nbytes - QUEUE_NBYTES
         if self.queue_offset % _QUEUE_ALIGNMENT or not CONTROL_NBYTES <= self.queue_offset <= last:
@@ -154,17 +181,24 @@ class QueueMemory(ChannelMemory):
     @property
     def title(self) -> str:
         """How error messages name it."""
-        return "this queue"
+        return "this queue" if self.key is None else f"queue {self.key!r}"
+
+    @property
+    def capacity_nbytes(self) -> int:
+        """Size of the ring in bytes: the power of two to which the one asked for was rounded up."""
+        return 1 << (self.queue_offset - HEADER_NBYTES - CONTROL_NBYTES).bit_length() - 1
+
+    def taking(self) -> AbstractContextManager[bool]:
+        """The locks decide which process uses an end."""
+        return contextlib.nullcontext(False)
 
     def __reduce__(self) -> tuple:
-        from multiprocessing import reduction
-
-        return _arrived, (self.memory, self.signal and reduction.DupFd(self.signal.fd))
+        return _arrived, (self.memory, self.signal and passed_on(self.signal.fd), self.crate)
 
 
-def _arrived(memory: Segment, signal: Any) -> QueueMemory:
+def _arrived(memory: Segment, signal: Any, crate: Crate) -> QueueMemory:
     """The memory that another process has passed on."""
-    return QueueMemory(memory, signal=signal and Descriptor(signal.detach))
+    return QueueMemory(memory, signal=signal and Descriptor(signal.detach), crate=crate)
 
 
 def allows_pickle(allow_pickle: bool | None) -> bool:
@@ -175,7 +209,8 @@ def allows_pickle(allow_pickle: bool | None) -> bool:
 def create_unnamed(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> ChannelMemory:
     """Fresh memory without a name."""
     memory = _create(None, capacity_nbytes, dtype, when_full, allow_pickle)
-    return ChannelMemory(memory, allow_pickle=allow_pickle)
+    crate = Crate() if allow_pickle and dtype is None else None
+    return ChannelMemory(memory, allow_pickle=allow_pickle, crate=crate)
 
 
 def open_named(
@@ -191,23 +226,45 @@ def open_named(
 def create_queue(
     capacity_nbytes: int, maxsize: int, allow_pickle: bool | None = None, *, with_signal: bool = False
 ) -> QueueMemory:
-    """Fresh memory for a queue."""
-    allow_pickle = allows_pickle(allow_pickle)
-    ring = checked_ring(capacity_nbytes, None, "wait", allow_pickle)
+    """Fresh memory for a queue without a name."""
+    memory = _create_queue(None, capacity_nbytes, maxsize, allow_pickle)
+    signal = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if with_signal else None
+    return QueueMemory(memory, allow_pickle, signal, crate=Crate() if allows_pickle(allow_pickle) else None)
+
+
+def open_queue(key: str, capacity_nbytes: int | None, maxsize: int, allow_pickle: bool | None) -> QueueMemory:
+    """The memory of the queue of that name, created if there is none. What is not None, or 0, must agree with it."""
+    wanted = QUEUE_CAPACITY_NBYTES if capacity_nbytes is None else capacity_nbytes
+    nbytes = max(checked_ring(wanted, None, "wait", False).nslots * _WORD_NBYTES, _QUEUE_ALIGNMENT)
+    memory = open_or_create(f"queue/{key}", lambda name: _create_queue(name, wanted, maxsize, allow_pickle))
+    try:
+        found = QueueMemory(memory, allow_pickle, key=key)
+        if maxsize not in (0, found.maxsize):
+            raise SegmentError(f"{found.title} is open with maxsize={found.maxsize}, not {maxsize}")
+        if capacity_nbytes is not None and nbytes != found.capacity_nbytes:
+            raise SegmentError(f"{found.title} is open with capacity_nbytes={found.capacity_nbytes}, not {nbytes}")
+    except BaseException:
+        memory.unlink()
+        raise
+    return found
+
+
+def _create_queue(name: str | None, capacity_nbytes: int, maxsize: int, allow_pickle: bool | None) -> Segment:
+    ring = checked_ring(capacity_nbytes, None, "wait", allows_pickle(allow_pickle))
     ring_nbytes = -(-ring.nbytes // _QUEUE_ALIGNMENT) * _QUEUE_ALIGNMENT
-    memory = ring.reserve(None, ring_nbytes + QUEUE_NBYTES, (HEADER_NBYTES + ring_nbytes, maxsize))
+    memory = ring.reserve(name, ring_nbytes + QUEUE_NBYTES, (HEADER_NBYTES + ring_nbytes, maxsize))
     ring.format(memory)
     with memoryview(memory.mapping) as view, view[HEADER_NBYTES + ring_nbytes :] as rest:
         format_queue(rest)
     memory.announce()
-    signal = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if with_signal else None
-    return QueueMemory(memory, allow_pickle, signal)
+    return memory
 
 
 def open_or_create(key: str, create: Callable[[str], Segment]) -> Segment:
     """The segment of that name, which its processes share; ``create`` makes it if there is none."""
     name = segment.segment_name(key, "ring")
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
+    pace = Pace()
     while True:
         memory = segment.join(name, kind=CHANNEL)
         if memory is not None:
@@ -217,7 +274,7 @@ def open_or_create(key: str, create: Callable[[str], Segment]) -> Segment:
         except SegmentError as error:
             if error.errno != errno.EEXIST or time.monotonic() > deadline:
                 raise
-            time.sleep(0.001)  # another process is creating it
+            pace.pause()  # another process is creating it
         else:
             memory.share()
             return memory
@@ -254,8 +311,7 @@ class RingPlan(NamedTuple):
         return CONTROL_NBYTES + (self.nheads - 1) * HEAD_NBYTES + self.nslots * self.slot_nbytes
 
     def reserve(self, name: str | None, nbytes: int, params: tuple = ()) -> Segment:
-        """A segment of ``nbytes`` bytes and its header page, not announced yet; ``params`` describe several rings
-        (channels/multi_ring.py)."""
+        """A segment of ``nbytes`` bytes and its header page, not announced yet; ``params``: of a broadcast or queue."""
         nbytes += HEADER_NBYTES
         params = (POLICIES.index(self.when_full) | self.allow_pickle << 8, len(self.text), *params)
         if name is not None:
@@ -269,9 +325,8 @@ class RingPlan(NamedTuple):
 
     def format(self, memory: Segment, offset: int = HEADER_NBYTES) -> None:
         """Make the ring at an offset of its segment."""
-        drops = self.when_full in ("drop_oldest", "disconnect")
         with memoryview(memory.mapping) as view, view[offset:] as rest:
-            format_ring(rest, self.nslots, self.slot_nbytes, drops=drops, nheads=self.nheads)
+            format_ring(rest, self.nslots, self.slot_nbytes, nheads=self.nheads)
 
 
 def _write(memory: Segment, offset: int, text: bytes) -> None:
@@ -281,6 +336,8 @@ def _write(memory: Segment, offset: int, text: bytes) -> None:
 
 def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> RingPlan:
     """Check the arguments of a ring; raises `TypeError` and `ValueError`."""
+    if when_full not in POLICIES:
+        raise ValueError(f"when_full={when_full!r}: must be one of {', '.join(POLICIES)}")
     if dtype is not None and dtype.subdtype is not None:
         raise TypeError(f"dtype={dtype}: records cannot be sub-arrays; a structured dtype can have one as a field")
     text = b"" if dtype is None else dtype_codec.describe(dtype)
@@ -295,12 +352,6 @@ def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, a
         raise ValueError(f"capacity_nbytes={capacity_nbytes}: must be from {_LEAST_NBYTES} to {_MOST_NBYTES}")
     nslots = 1 << max(0, -(-capacity_nbytes // slot_nbytes) - 1).bit_length()
     return RingPlan(nslots, slot_nbytes, when_full, allow_pickle, text)
-
-
-def require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise unless an argument is one of its choices."""
-    if value not in choices:
-        raise ValueError(f"{name}={value!r}: must be one of {', '.join(choices)}")
 
 
 def _create(name, capacity_nbytes, dtype, when_full, allow_pickle) -> Segment:

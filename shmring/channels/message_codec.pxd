@@ -1,14 +1,18 @@
 # The wire format of messages: from Python values to the parts of a frame, and back (channels/message_codec.pyx).
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
-from shmring.ring.framing cimport ALIGNED_NBYTES, copy_out, frame_t, load_t, part_t
-from shmring.ring.spsc cimport consumer_t
+from shmring.core.ring.framing cimport ALIGNED_NBYTES, copy_out, frame_t, load_t, part_t
+from shmring.core.ring.spsc cimport consumer_t
 
 cdef enum:
     QUIET_MAX = 64                 # messages that one store announces, or releases, together
     LONG_COPY_NBYTES = 64 << 10    # from this size on the GIL is released while copying
     LONGEST_COPY_NS = 10000000     # of pieces, between two looks at signals
+
+# The code of an object with blocks (core/blocks/in_flight.py): its tail is at its end.
+cdef enum:
+    WITH_BLOCKS = 1
 
 # An encoded message, with room for the parts of most. Part 0 is its length, which only streamed messages contain.
 ctypedef struct message_t:
@@ -22,12 +26,14 @@ ctypedef struct message_t:
 cdef object encode(object x, message_t *m)
 cdef object encode_pickled(object pickled, message_t *m)
 cdef void start_stream(message_t *m) noexcept nogil
-cdef bint is_partly_sent(message_t *m) noexcept nogil
 cdef tuple word_and_meta(object kind, tuple shape)
 cdef bint is_array_shape(tuple shape, object itemsize)
 
 cdef object pickle_object(object obj, object channel)
-cdef object unpickle_block(object block, object channel)
+cdef object unpickle_block(object block, object channel, object flight)
+cdef bint await_crate(object pickled, object channel, int64_t timeout_ns) except -1
+cdef int leave_blocks(object pickled, object channel) except -1
+cdef object taken_blocks(object block, object channel, uint64_t word)
 
 cdef tuple decode_meta(frame_t *f, uint64_t nbytes)
 

@@ -1,39 +1,49 @@
 """The wire format of messages: from Python values to the parts of a frame, and back.
 
-A message is described by the word of its frame (ring/framing.pxd) and by *metadata* before its content:
+A message is described by the word of its frame (core/ring/framing.pxd) and by *metadata* before its content:
 
     bytes      none
     array      with OTHER_DTYPE: the length of the dtype's description; then, unless it is one-dimensional and its
                dtype has a code: the extents; then the description, padded to words
-    object     none; its content is a block (objects/codec.py), which begins with the length of its header
+    object     none; its content is a block (core/objects/codec.py), which begins with the length of its header; with
+               the code `WITH_BLOCKS` it ends with the tail of an item in flight (core/blocks/in_flight.py)
 
 A message longer than one frame is streamed: its total length comes first, in a word of its own, and only the first
 frame has the word of the message; the others are pieces.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t
+from libc.string cimport memcpy
 
+import builtins
+from contextlib import suppress
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from math import prod
-from traceback import clear_frames
 
 import numpy as np
 
-from shmring.arrays cimport numpy_api as cnp
-from shmring.arrays.array_view cimport NDIM_MAX, array_t, check_no_mask, fast_array, source_array
-from shmring.arrays.outputs cimport shape_of
-from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, is_long,
+from shmring.core.arrays cimport numpy_api as cnp
+from shmring.core.arrays.array_view cimport NDIM_MAX, array_t, check_no_mask, fast_array, source_array
+from shmring.core.arrays.outputs cimport shape_of
+from shmring.core.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, WORD_NBYTES, as_long, code_of, is_long,
                                    kind_of, ndim_of, word_of)
 
-from shmring.arrays import dtype_codec
-from shmring.objects.codec import BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, dump, load, parts_of
+from shmring.core.arrays import dtype_codec
+from shmring.core.blocks.in_flight import TAIL_NBYTES
+from shmring.core.objects.codec import BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, dump, load, parts_of
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
 
 cnp.import_array()
 
 UINT8 = np.dtype(np.uint8)
+
+cdef int OF_GENERATORS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+cdef object error_group = getattr(builtins, "BaseExceptionGroup", ())       # since Python 3.11
+
+cdef uint64_t SHORT_NBYTES = 4096      # of an object without buffers, which is copied to be unpickled
 
 cdef uint64_t alignment = BUFFER_ALIGNMENT
 cdef bytes padding = bytes(BUFFER_ALIGNMENT)
@@ -87,20 +97,26 @@ cdef object encode_unusual(object x, message_t *m):
 
 
 cdef object encode_pickled(object pickled, message_t *m):
-    """Fill in ``m`` with the result of `pickle_object`."""
-    buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.header, *pickled.buffers)]
-    room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))
-    begin(m, word_of(OBJECT))
-    m.load.parts = <part_t *>PyByteArray_AS_STRING(room)
-    m.load.parts[0] = m.room[0]
-    m.words[0] = cnp.PyArray_NBYTES(buffers[0])
+    """Fill in ``m`` with the result of `pickle_object`; its blocks, if any, have got their tail (`await_crate`)."""
+    header = np.frombuffer(pickled.header, np.uint8)
+    cdef object tail = None if pickled.flight is None else pickled.flight.tail
+    begin(m, word_of(OBJECT) if tail is None else word_of(OBJECT, WITH_BLOCKS))
+    buffers = room = None
+    if pickled.buffers or tail is not None:    # more parts than most messages have
+        buffers = [np.frombuffer(buffer, np.uint8) for buffer in pickled.buffers]
+        room = bytearray((4 + 2 * len(buffers)) * sizeof(part_t))
+        m.load.parts = <part_t *>PyByteArray_AS_STRING(room)
+        m.load.parts[0] = m.room[0]
+    m.words[0] = cnp.PyArray_NBYTES(header)
     add_part(m, m.words, WORD_NBYTES)
     m.meta_nbytes = m.load.nbytes
-    for buffer in buffers:
-        if buffer is not buffers[0]:           # the header follows its length
-            add_part(m, PyBytes_AS_STRING(padding), -m.load.nbytes & (alignment - 1))
+    add_part(m, cnp.PyArray_DATA(header), cnp.PyArray_NBYTES(header))
+    for buffer in buffers or ():
+        add_part(m, PyBytes_AS_STRING(padding), -m.load.nbytes & (alignment - 1))
         add_part(m, cnp.PyArray_DATA(buffer), cnp.PyArray_NBYTES(buffer))
-    return buffers, room
+    if tail is not None:
+        add_part(m, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
+    return header, buffers, room, tail
 
 
 cdef tuple word_and_meta(object kind, tuple shape):
@@ -150,11 +166,6 @@ cdef void start_stream(message_t *m) noexcept nogil:
     m.load.nbytes += WORD_NBYTES
     m.load.word = as_long(m.load.word)
     m.is_streamed = True
-
-
-cdef bint is_partly_sent(message_t *m) noexcept nogil:
-    """Whether some pieces of the message are in the ring, and some are not."""
-    return m.load.nbytes > 0 and m.load.word == word_of(PIECE)
 
 
 # ---- decoding --------------------------------------------------------------------------------------------------------
@@ -216,23 +227,81 @@ cdef object pickle_object(object obj, object channel):
     """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
     if not channel.allow_pickle:
         raise ValueError(f"allow_pickle is False for {channel.title}: send bytes or arrays instead of objects")
-    return dump(obj, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES)
+    return dump(obj, refusal=channel.refusal, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
+                carries_blocks=channel.crate is not None)
 
 
-cdef object unpickle_block(object block, object channel):
-    """The object in a block, an array of bytes; raises `ObjectError`."""
+cdef object unpickle_block(object block, object channel, object flight):
+    """The object in a block, an array of bytes, and the blocks that came with it; raises `ObjectError`."""
     if not channel.allow_pickle:
         raise ObjectError(f"an object was received and not unpickled: allow_pickle is False here for {channel.title}")
-    return load(*parts_of(block))
+    cdef const char *data = <const char *>cnp.PyArray_DATA(block)
+    cdef uint64_t nbytes = cnp.PyArray_NBYTES(block)
+    cdef uint64_t nbuffers
+    if 2 * WORD_NBYTES < nbytes <= SHORT_NBYTES and (<const uint64_t *>data)[0] == nbytes - WORD_NBYTES:
+        memcpy(&nbuffers, data + nbytes - WORD_NBYTES, WORD_NBYTES)        # the last word of the header
+        if nbuffers == 0:
+            return load(PyBytes_FromStringAndSize(data + WORD_NBYTES, nbytes - 2 * WORD_NBYTES), ())
+    return load(*parts_of(block), flight=flight)
 
 
-def unpickle_leased(channel, block):
+def unpickle_leased(channel, flight, block):
     """As `unpickle_block`. The frames of an error keep no views of the block, so that its lease can end."""
     try:
-        return unpickle_block(block, channel)
+        return unpickle_block(block, channel, flight)
     except BaseException as error:
-        cause = error
-        while cause is not None:
-            clear_frames(cause.__traceback__)
-            cause = cause.__cause__ or cause.__context__
+        clear_frames(error)
         raise
+
+
+# ---- blocks in objects -----------------------------------------------------------------------------------------------
+
+cdef bint await_crate(object pickled, object channel, int64_t timeout_ns) except -1:
+    """Wait until the blocks of an object can be left in the crate, and stamp them; False after the timeout."""
+    if pickled.flight is not None:
+        if not channel.crate.await_room(pickled.flight, None if timeout_ns < 0 else timeout_ns / 1e9):
+            return False
+        pickled.flight.stamp()
+    return True
+
+
+cdef int leave_blocks(object pickled, object channel) except -1:
+    """Leave the blocks of an object that was sent; its taker waits for them."""
+    if pickled.flight is not None:
+        try:
+            channel.crate.put(pickled.flight)
+        except BaseException:          # of a signal handler, too: before the call had begun
+            channel.crate.put_nothing(pickled.flight)
+            raise
+    return 0
+
+
+cdef object taken_blocks(object block, object channel, uint64_t word):
+    """The blocks of an object that was received; None if it has none."""
+    if code_of(word) != WITH_BLOCKS:
+        return None
+    if channel.crate is None or block.nbytes < TAIL_NBYTES:
+        raise SegmentError(f"a message of {channel.title} says that it has blocks, which it cannot have")
+    return channel.crate.take(block.data[block.nbytes - TAIL_NBYTES:])
+
+
+cdef int clear_frames(object error) except -1:
+    """Clear the frames of an error, and of all that it came of. Those of generators stay: they may go on."""
+    cdef list errors = [error]
+    cdef set seen = {id(None)}
+    while errors:
+        error = errors.pop()
+        if id(error) in seen:
+            continue
+        seen.add(id(error))
+        step = error.__traceback__
+        while step is not None:
+            if not step.tb_frame.f_code.co_flags & OF_GENERATORS:
+                with suppress(RuntimeError):       # it is being executed
+                    step.tb_frame.clear()
+                    step.tb_frame.f_locals         # drops what an earlier look at them has kept
+            step = step.tb_next
+        errors += [error.__cause__, error.__context__]
+        if isinstance(error, error_group):
+            errors += error.exceptions
+    return 0

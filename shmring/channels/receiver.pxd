@@ -1,15 +1,15 @@
 # The receiving end of a channel of messages (channels/receiver.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring._c.atomics cimport store_relaxed_u64
-from shmring._c.faults cimport fault_point
-from shmring.arrays.lease cimport borrowed_t
-from shmring.ring.blocking cimport wake_peer
+from shmring.core.c.atomics cimport store_relaxed_u64
+from shmring.core.c.faults cimport fault_point
+from shmring.core.arrays.lease cimport borrowed_t
+from shmring.core.ring.blocking cimport wake_peer
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES, bytes_of
 from shmring.channels.ring_ends cimport RingReceiver
-from shmring.ring.end cimport is_held
-from shmring.ring.framing cimport BYTES, frame_t, leave_frame, next_frame
-from shmring.sync.backoff cimport patience_t
+from shmring.core.ring.end cimport is_held
+from shmring.core.ring.framing cimport BYTES, frame_t, leave_frame, next_frame
+from shmring.core.sync.backoff cimport patience_t
 
 cdef enum:                         # results of `look` and `find`
     NOTHING = 0
@@ -18,7 +18,8 @@ cdef enum:                         # results of `look` and `find`
 
 
 cdef class PickledContent:             # a received object, not yet unpickled
-    cdef readonly object block         # objects/codec.py
+    cdef readonly object block         # core/objects/codec.py
+    cdef readonly object flight        # core/blocks/in_flight.py; None: no blocks came with it
 
 
 cdef class Receiver(RingReceiver):
@@ -33,9 +34,12 @@ cdef class Receiver(RingReceiver):
     cdef object failure                # an error that the next call raises
     cdef bint leaves_pickled           # objects are returned as `PickledContent`
     cdef frame_t frame                 # that is peeked
+    cdef object private                # a copy of it, where the sender may disconnect this end
 
     cdef void resume(self) noexcept
+    cdef bint is_at_beginning(self) noexcept
     cdef int look(self, frame_t *f, int64_t deadline_ns) except -1
+    cdef bint copy_apart(self, frame_t *f, int found) except -1
     cdef int find(self, frame_t *f, int64_t timeout_ns) except -1
     cdef object next_message(self, int64_t timeout_ns, bint *found)
     cdef tuple meta_of(self, frame_t *f, uint64_t nbytes)
@@ -60,7 +64,7 @@ cdef class Receiver(RingReceiver):
 # Whether no check is needed before a call, and the next frame in the ring is the next message.
 cdef inline bint is_clear(Receiver r) noexcept:
     return (is_held(r) and r.lease is None and r.target is None and r.kept is None and r.failure is None
-            and not r.claims)
+            and not r.checks_copies)
 
 
 cdef inline void leave_message(Receiver r, frame_t *f) noexcept nogil:
@@ -74,8 +78,6 @@ cdef inline void leave_message(Receiver r, frame_t *f) noexcept nogil:
 
 cdef inline void count_message(Receiver r) noexcept nogil:
     store_relaxed_u64(&r.c.own.received.messages, r.c.own.received.messages + 1)
-    if r.owned_by_lock:            # the producer of a queue may wait for this count
-        wake_peer(&r.watch, r.c.head)
 
 
 cdef inline void release_frame(Receiver r, frame_t *f) noexcept nogil:

@@ -12,23 +12,23 @@ from functools import partial
 
 import numpy as np
 
-from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
-from shmring.arrays cimport numpy_api as cnp
-from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
-from shmring.base.timeouts cimport checked_count, timeout_to_ns
+from shmring.core.c.atomics cimport load_relaxed_u64, store_relaxed_u64
+from shmring.core.arrays cimport numpy_api as cnp
+from shmring.core.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
+from shmring.core.base.timeouts cimport checked_count, timeout_to_ns
 from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, LONGEST_COPY_NS, QUIET_MAX, bytes_of, decode_meta,
-                                             unpickle_block)
-from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive, wake_peer
-from shmring.ring.end cimport require_lease
-from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_out, frame_t, is_long, kind_of,
+                                             taken_blocks, unpickle_block)
+from shmring.core.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive, wake_peer
+from shmring.core.ring.end cimport require_lease
+from shmring.core.ring.framing cimport (BYTES, OBJECT, PIECE, WORD_NBYTES, copy_out, frame_t, is_long, kind_of,
                                    next_frame)
-from shmring.ring.spsc cimport RING_CORRUPT, ring_ready, ring_release, ring_resume_consumer
-from shmring.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
-from shmring.sync.group cimport READY, UNREADY
+from shmring.core.ring.spsc cimport RING_CORRUPT, ring_ready, ring_release, ring_resume_consumer
+from shmring.core.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
+from shmring.core.sync.group cimport READY, UNREADY
 
 from shmring.channels import aio
 from shmring.channels.message_codec import unpickle_leased
-from shmring.errors import EndOfStreamError, MessageTooLongError, PeerLostError, SegmentError
+from shmring.errors import EndOfStreamError, MessageTooLongError, ObjectError, PeerLostError, SegmentError
 
 cnp.import_array()
 
@@ -44,7 +44,7 @@ cdef class PickledContent:
 @cython.no_gc
 cdef class Receiver(RingReceiver):
     """The receiving end of a channel of messages; made by `shmring.channel`, `shmring.open_channel` and
-    `shmring.broadcast_channel`; the ends of a `shmring.fan_in` are used through its `FanInReceiver`.
+    `shmring.broadcast_channel`; a `shmring.fan_in` has one for each sender.
 
     Messages are ``bytes``, ndarrays and Python objects, as sent. Iterating over it ends when the sender has closed.
     Belongs to the process that uses it first, and to one thread at a time.
@@ -56,16 +56,24 @@ cdef class Receiver(RingReceiver):
             self.target = None
         ring_resume_consumer(&self.c)      # always: the producer may have retracted an incomplete message
 
+    cdef bint is_at_beginning(self) noexcept:
+        """Whether the next frame begins a message. Pieces of one whose beginning is not here are dropped."""
+        cdef frame_t f
+        cdef int found = next_frame(&self.c, &f)
+        while found == 1 and kind_of(f.word) == PIECE:
+            release_frame(self, &f)
+            found = next_frame(&self.c, &f)
+        return found != 0                  # of a corrupted ring, too: the call that receives raises
+
     cdef bint has_next(self, int64_t deadline_ns) except -1:
         cdef frame_t f
         if self.kept is not None or self.failure is not None:
             return True
         try:
-            is_there = self.look(&f, deadline_ns) != NOTHING
+            return self.look(&f, deadline_ns) != NOTHING
         except TypeError as error:         # of a message that was received
-            self.failure, is_there = error, True
-        self.drop_claim()
-        return is_there
+            self.failure = error
+            return True
 
     cdef bint has_pieces(self) except -1:
         return self.target is not None and ring_ready(&self.c, 1) != 0
@@ -81,21 +89,30 @@ cdef class Receiver(RingReceiver):
                 found = self.pull_present(deadline_ns)
                 if found == UNREADY or found == LATE:
                     return NOTHING
+                if self.is_cut_off():
+                    self.target = None
+                    return NOTHING
                 if self.finish_stream(found):
                     return ASSEMBLED
-            found = 1 if not self.claims else min(self.claim(), 1)
-            if found == 1:
-                found = next_frame(&self.c, f)
-            if found == 0:
+            found = next_frame(&self.c, f)
+            if found == 0 or (self.checks_copies and not self.copy_apart(f, found)):
                 return NOTHING
-            if found < 0 or not BYTES <= kind_of(f.word) <= CUT:
+            if found < 0 or not BYTES <= kind_of(f.word) <= PIECE:
                 raise self.corrupt()
-            if kind_of(f.word) == CUT or kind_of(f.word) == PIECE:     # of a message whose beginning is not here
+            if kind_of(f.word) == PIECE:     # of a message whose beginning is not here
                 release_frame(self, f)
             elif is_long(f.word):
                 self.begin_stream(f)
             else:
                 return FRAME
+
+    cdef bint copy_apart(self, frame_t *f, int found) except -1:
+        """Copy a frame out of a ring whose sender may disconnect this end. False: it has done so."""
+        if found == 1:
+            self.private = np.empty(f.nbytes, np.uint8)
+            self.copy(cnp.PyArray_DATA(self.private), f, 0)
+            f.bytes, f.kind, f.timed = <char *>cnp.PyArray_DATA(self.private), 0, 0
+        return not self.is_cut_off()
 
     cdef int find(self, frame_t *f, int64_t timeout_ns) except -1:
         """As `look`, with a timeout; raises if no further message can come."""
@@ -110,7 +127,6 @@ cdef class Receiver(RingReceiver):
                 return outcome
             left_ns = left_until(deadline_ns, timeout_ns)
             if self.target is not None and timeout_ns != 0:
-                self.signal_notifier()
                 stream_deadline_ns = deadline_of(left_ns)
                 outcome = drive(pull_pieces, self, &stream_deadline_ns, left_ns, &self.is_busy,
                                 self.watch.writes_notes) if left_ns else LATE
@@ -145,10 +161,10 @@ cdef class Receiver(RingReceiver):
             return content
         pickled = content
         try:
-            return unpickle_block(pickled.block, self.channel)
-        except Exception:
+            return unpickle_block(pickled.block, self.channel, pickled.flight)
+        except ObjectError:
             raise
-        except BaseException:              # KeyboardInterrupt: it was not received, and the next call begins again
+        except BaseException:              # of a signal handler: it was not received, and the next call begins again
             self.kept = [content, *(self.kept or ())]
             raise
 
@@ -188,7 +204,7 @@ cdef class Receiver(RingReceiver):
         if kind_of(word) != OBJECT:
             return content
         pickled = PickledContent.__new__(PickledContent)
-        pickled.block = content
+        pickled.block, pickled.flight = content, taken_blocks(content, self.channel, word)
         return pickled
 
     cdef int copy(self, void *to, const frame_t *f, uint64_t skipped) except -1:
@@ -205,7 +221,6 @@ cdef class Receiver(RingReceiver):
 
     cdef int require_room(self, uint64_t nbytes, borrowed_t *b) except -1:
         if nbytes > b.nbytes:
-            self.drop_claim()
             raise MessageTooLongError(f"the next message has {nbytes} bytes, there is room for {b.nbytes}",
                                       nbytes=nbytes)
         return 0
@@ -444,7 +459,6 @@ cdef class Receiver(RingReceiver):
 
     cdef int require_no_object(self, frame_t *f) except -1:
         if kind_of(f.word) == OBJECT:
-            self.drop_claim()
             raise TypeError("the next message is an object: receive it by recv()")
         return 0
 
@@ -532,14 +546,18 @@ cdef class Receiver(RingReceiver):
         if found == FRAME:
             dtype, shape, skipped = self.meta_of(&f, f.nbytes)
             self.frame = f
-            self.lease = make_lease(self.memory, <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
+            self.lease = make_lease(self, self.private if self.checks_copies else self.memory,
+                                    <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
             is_object = kind_of(f.word) == OBJECT
+            if is_object:
+                flight = taken_blocks(self.lease.view(), self.channel, f.word)
         else:
             is_object = type(self.kept[0]) is PickledContent
+            flight = (<PickledContent>self.kept[0]).flight if is_object else None
             array = (<PickledContent>self.kept[0]).block if is_object else self.kept_array()
-            self.lease = make_lease(array, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
+            self.lease = make_lease(self, array, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
         if is_object:
-            self.lease.hold_object(partial(unpickle_leased, self.channel))
+            self.lease.hold_object(partial(unpickle_leased, self.channel, flight))
         return self.lease
 
     @cython.critical_section
@@ -569,5 +587,5 @@ cdef class Receiver(RingReceiver):
 
 
 cdef int pull_pieces(object end, void *what, patience_t *patience) noexcept nogil:
-    """A step of a stream (ring/blocking.pxd): READY when there are no more pieces, or GONE, LATE, or UNREADY."""
+    """A step of a stream (core/ring/blocking.pxd): READY when there are no more pieces, or GONE, LATE, or UNREADY."""
     return (<Receiver>end).pull(patience, (<int64_t *>what)[0])

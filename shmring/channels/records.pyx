@@ -2,22 +2,24 @@
 
 cimport cython
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.string cimport memcpy
 
 import queue
 
 import numpy as np
 
-from shmring._c.atomics cimport store_relaxed_u64
-from shmring.base.timeouts cimport checked_count, timeout_to_ns
-from shmring.arrays cimport numpy_api as cnp
-from shmring.arrays.array_view cimport check_no_mask
+from shmring.core.c.atomics cimport store_relaxed_u64
+from shmring.core.base.timeouts cimport checked_count, timeout_to_ns
+from shmring.core.arrays cimport numpy_api as cnp
+from shmring.core.arrays.array_view cimport check_no_mask
+from shmring.core.arrays.lease cimport make_lease
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
-from shmring.channels.ring_ends cimport DROPPED, DROPS_OLDEST, RingReceiver, RingSender, WAITS, ring_is_gone
-from shmring.ring.blocking cimport GONE, LATE, wake_peer
-from shmring.ring.end cimport end_part, lend
-from shmring.ring.spsc cimport ring_commit, ring_ready, ring_release, ring_try_pop, ring_try_push
-from shmring.sync.backoff cimport deadline_of, left_until
-from shmring.sync.group cimport READY
+from shmring.channels.ring_ends cimport DROPPED, RingReceiver, RingSender, WAITS
+from shmring.core.ring.blocking cimport GONE, LATE, wake_peer
+from shmring.core.ring.end cimport end_part, lend
+from shmring.core.ring.spsc cimport ring_commit, ring_peek, ring_ready, ring_release, ring_try_pop, ring_try_push
+from shmring.core.sync.backoff cimport deadline_of, left_until
+from shmring.core.sync.group cimport READY
 
 from shmring.channels import aio
 
@@ -85,7 +87,7 @@ cdef class RecordSender(RingSender):
         """
         self.require_idle()
         sent = self.send_many(one_record(record, self.channel.dtype), timeout)
-        if not sent and (self.policy == WAITS or self.is_broadcast):
+        if not sent and self.policy == WAITS:
             raise self.full()
         return self.reached() if sent else False
 
@@ -120,8 +122,8 @@ cdef class RecordSender(RingSender):
         Returns
         -------
         int
-            The number of records sent, from the first one on (with ``drop_oldest``: to the last one); fewer than
-            ``records`` has only after the timeout, or if the channel drops.
+            The number of records sent, from the first one on; fewer than ``records`` has only after the timeout, or if
+            the channel drops.
 
         Raises
         ------
@@ -140,10 +142,6 @@ cdef class RecordSender(RingSender):
         count = cnp.PyArray_SIZE(array)
         source = <const char *>cnp.PyArray_DATA(array)
         self.require_receiver()
-        if self.policy == DROPS_OLDEST and count > self.p.capacity:     # the first would be overwritten by the last
-            self.ring.sent.dropped += count - self.p.capacity
-            source += (count - self.p.capacity) * self.p.slot_nbytes
-            count = self.p.capacity
         deadline_ns = deadline_of(timeout_ns)
         while True:
             pushed = self.push(source + done * self.p.slot_nbytes, count - done)
@@ -173,7 +171,7 @@ cdef class RecordSender(RingSender):
         array = records_of(records, self.channel.dtype)
         done = self.send_many(array, 0)
         while done < array.size and self.policy == WAITS:
-            await aio.readable(self)
+            await self._room()
             done += self.send_many(array.reshape(-1)[done:], 0)
         return done
 
@@ -205,7 +203,7 @@ cdef class RecordSender(RingSender):
     cdef int await_room(self, uint64_t count, int64_t timeout_ns) except -1:
         """As `make_room`. A sender that waits needs one free slot, and is woken when more are free."""
         cdef uint64_t most = min(count, max(self.p.capacity // 4, <uint64_t>1))
-        return self.make_room(most if self.policy >= DROPS_OLDEST else 1, most, timeout_ns)
+        return self.make_room(1, most, timeout_ns)
 
     @cython.critical_section
     def reserve(self, count=1, timeout=None):
@@ -243,17 +241,7 @@ cdef class RecordSender(RingSender):
         self.require_idle()
         self.require_receiver()
         self.unsent_nbytes = self.p.slot_nbytes
-        if self.policy >= DROPS_OLDEST:
-            self.overwrite_for(min(most, self.p.capacity))
         return lend(self, most, self.channel.dtype, 1)
-
-    cdef int overwrite_for(self, uint64_t count) except -1:
-        """Overwrite as many old records as is needed and possible for ``count`` new ones."""
-        cdef uint64_t i
-        for i in range(self.p.nheads):
-            if not ring_is_gone(&self.ring.heads[i].consumer):
-                self.overwrite_at(i, count)
-        return 0
 
     @cython.critical_section
     def commit(self, count=None):
@@ -428,8 +416,25 @@ cdef class RecordReceiver(RingReceiver):
             ``count`` is not positive; or another lease is open.
         """
         cdef uint64_t n = self.await_records(checked_count(count, INT64_MAX), timeout_to_ns(timeout))
-        lend(self, n, self.channel.dtype, 1)
+        if self.checks_copies:
+            self.lend_copy(n)
+        else:
+            lend(self, n, self.channel.dtype, 1)
         return self.lease
+
+    cdef int lend_copy(self, uint64_t most) except -1:
+        """As `lend`, where the sender may disconnect this end."""
+        cdef int64_t count
+        cdef const char *address = ring_peek(&self.c, most, &count)
+        records = np.empty(max(count, <int64_t>0), self.channel.dtype)
+        if count > 0:
+            memcpy(cnp.PyArray_DATA(records), address, cnp.PyArray_NBYTES(records))
+        if self.is_cut_off():
+            raise self.peer_lost()
+        if count < 0:
+            raise self.corrupt()
+        self.lease = make_lease(self, records, <char *>cnp.PyArray_DATA(records), records.dtype, (count,), True)
+        return 0
 
     @cython.critical_section
     def release(self, count=None):
@@ -452,20 +457,23 @@ cdef class RecordReceiver(RingReceiver):
         self.announce(n)
 
     cdef bint has_next(self, int64_t deadline_ns) except -1:
-        cdef int64_t ready = self.claim() if self.claims else ring_ready(&self.c, 1)
-        self.drop_claim()
+        cdef int64_t ready = ring_ready(&self.c, 1)
+        if self.is_cut_off():
+            return False
         if ready < 0:
             raise self.corrupt()
         return ready > 0
 
     cdef uint64_t await_records(self, uint64_t most, int64_t timeout_ns) except 0:
-        """Wait for records, and claim them; return their number, at most ``most``."""
+        """Wait for records; return their number, at most ``most``."""
         cdef int64_t ready, deadline_ns = 0
         cdef int outcome
         self.require_idle()
         most = min(most, self.c.capacity)
         while True:
-            ready = self.claim() if self.claims else ring_ready(&self.c, most)
+            ready = ring_ready(&self.c, most)
+            if self.checks_copies and self.is_cut_off():
+                raise self.peer_lost()
             if ready < 0:
                 raise self.corrupt()
             if ready:
@@ -486,6 +494,8 @@ cdef class RecordReceiver(RingReceiver):
             with nogil:
                 ring_try_pop(&self.c, to, n)
             self.is_busy = False
+        if self.checks_copies and self.is_cut_off():
+            raise self.peer_lost()
         self.announce(n)
         return 0
 

@@ -2,8 +2,10 @@
 
 A broadcast is a ring with several heads: its sender is that of a channel, for which a slot is free when the last
 receiver has released it. When there is no room, one mechanism serves channels and broadcasts (`RingSender.make_room`):
-wait for the receiver that leaves none, drop the new message, drop the oldest that this receiver has not read, or
-disconnect it.
+wait for the receiver that leaves none, drop the new message, or disconnect that receiver after a time.
+
+A receiver that is disconnected may be reading just then, and what it reads is overwritten. So where this can happen, a
+receiver first copies a message out of the ring, then checks that it was not disconnected, and only then uses the copy.
 """
 
 cimport cython
@@ -11,28 +13,31 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 import os
 import queue
+import weakref
+from functools import partial
+from types import GenericAlias
 from typing import NamedTuple
 
-from shmring._c.atomics cimport compare_swap_u32, load_acquire_u64
-from shmring._c.layout cimport shmring_ring, shmring_ring_head
-from shmring.base.timeouts cimport timeout_to_ns
-from shmring.memory.mapping cimport Mapping
-from shmring.ring.blocking cimport GONE, LATE, wake_at_once, wake_sleeper
-from shmring.ring.end cimport take_role
-from shmring.ring.eventfd cimport Notifier
-from shmring.ring.overwrite cimport after_claim, claim_next, disconnect, give_up_claim, overwrite
-from shmring.ring.prospects cimport prospects_of
-from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, position_of, ring_control_nbytes,
-                                ring_end_state)
-from shmring.sync.backoff cimport before_wake
-from shmring.sync.group cimport READY
+from shmring.core.c.atomics cimport compare_swap_u32, full_fence, load_acquire_u32, load_acquire_u64
+from shmring.core.c.faults cimport fault_point
+from shmring.core.c.layout cimport shmring_ring_head
+from shmring.core.base.timeouts cimport timeout_to_ns
+from shmring.core.memory.mapping cimport Mapping
+from shmring.core.ring.blocking cimport GONE, LATE, awaited_t, wake_at_once, wake_sleeper
+from shmring.core.ring.end cimport take_role
+from shmring.core.ring.prospects cimport prospects_of
+from shmring.core.ring.spsc cimport (
+    END_ABSENT, END_CLOSED, END_LOST, ROLE_DISCONNECTED, ROLE_LEFT, ring_control_nbytes, ring_end_state,
+)
+from shmring.core.sync.backoff cimport before_wake
+from shmring.core.sync.group cimport READY
+from shmring.core.sync.notifier cimport Notifier
 
-from shmring.channels.aio import next_of
+from shmring.channels.aio import next_of, readable
 from shmring.channels.memory import POLICIES, ChannelMemory
 from shmring.errors import DisconnectedError, EndOfStreamError, PeerLostError, SegmentError
-from shmring.memory.header import HEADER_NBYTES
-from shmring.ring.end import OTHER_ROLES
-from shmring.ring.spsc import END_STATES
+from shmring.core.ring.end import OTHER_ROLES
+from shmring.core.ring.spsc import END_STATES
 
 
 class Follower(NamedTuple):
@@ -45,14 +50,11 @@ class Follower(NamedTuple):
     pid : int
     behind : float
         The part of the capacity that it has not read yet, from 0 to 1.
-    dropped_count : int
-        Messages that were overwritten before it received them.
     """
 
     state: str
     pid: int
     behind: float
-    dropped_count: int
 
 
 # ---- both ends -------------------------------------------------------------------------------------------------------
@@ -65,18 +67,15 @@ cdef int place_in(RingEnd end, object channel, object role, str own) except -1:
         raise TypeError(f"{type(end).__name__}({channel!r}, {role!r}): ends are made by the calls for channels")
     mapping = channel.mapping
     offset = min(<size_t>channel.ring_offset, mapping.nbytes)
-    if channel.index:                  # the receiver of a fan-in sleeps on the semaphore of the first ring
-        end.bed = &(<shmring_ring *>(mapping.address + <size_t>HEADER_NBYTES)).heads[0].consumer.waiter.wake
     end.expected_nbytes = 8 if channel.dtype is None else channel.dtype.itemsize
     end.owned_by_lock = channel.owned_by_lock
     end.watch.spin_ns, end.watch.tick_ns = channel.spin_ns, channel.tick_ns
     end.place(mapping, mapping.address + offset, mapping.nbytes - offset, own)
     end.watch.writes_notes = channel.writes_notes
     if channel.key is None and not end.owned_by_lock:
-        ring = <int>channel.index
-        sender, receiver = 2 * ring, 2 * (ring + channel.number) + 1
-        end.join_prospects(prospects_of(channel.memory, 2 * channel.nmembers), sender if end.is_producer else receiver,
-                           receiver if end.is_producer else sender)
+        sender, receiver = 0, 2 * <int>channel.number + 1
+        end.join_prospects(prospects_of(channel.memory, 2 * channel.nreceivers),
+                           sender if end.is_producer else receiver, receiver if end.is_producer else sender)
     if end.is_producer:
         return 0
     if <size_t>channel.number * sizeof(shmring_ring_head) > end.ring_nbytes - ring_control_nbytes():
@@ -102,7 +101,8 @@ cdef object descriptor_of(RingEnd end):
         end.require_open()
     else:
         end.prepare()
-        end.notifier = Notifier(1, end.memory)
+        end.notifier = Notifier(sizeof(awaited_t))
+        end.watch.notice = &end.notifier.notice
     return end.notifier.notice.descriptor
 
 
@@ -117,14 +117,40 @@ cdef tuple reduced(RingEnd end, object channel):
     require_unused(end)
     if end.prospects is None:
         return type(end), (channel, end.role)
-    passed = end.prospects.pass_on([end.own_end])
-    end.leave_prospects()
-    return _arrived, (passed, type(end), channel, end.role)
+    cdef Passage passage = Passage.__new__(Passage)
+    passage.end = end
+    return _arrived, (type(end), channel, end.role, passage)
 
 
-def _arrived(passed, kind, *args):
+@cython.final
+cdef class Passage:
+    """The way of an end to another process. It is pickled after the memory: where that is refused, the end stays."""
+    cdef RingEnd end
+
+    def __reduce__(self):
+        if self.end is None:
+            raise TypeError("made when an end is pickled")
+        passed = self.end.prospects.pass_on([self.end.own_end], partial(_come_back, weakref.ref(self.end)))
+        self.end.leave_prospects()
+        return _itself, (passed,)
+
+
+def _itself(passed):
+    return passed
+
+
+def _come_back(reference):
+    """This process may take an end again: the one to which it was passed did not start."""
+    cdef RingEnd end = reference()
+    if end is not None and not end.is_taken and not end.is_closed and not end.is_prospect:
+        end.join_prospects(end.prospects, end.own_end, end.watch.awaited_end)
+
+
+def _arrived(kind, channel, role, passed):
     """An end that another process has passed on."""
-    cdef RingEnd arrived = kind(*args)
+    cdef RingEnd arrived = kind(channel, role)
+    if type(passed) is Passage:        # copied in this process, not pickled
+        _, (passed,) = passed.__reduce__()
     arrived.prospects.adopt(passed)
     return arrived
 
@@ -133,6 +159,8 @@ cdef int leave_channel(RingEnd end, object channel, bint in_good_order) except -
     if not end.is_closed:
         RingEnd.close_end(end, in_good_order)
         channel.leave()
+        if end.prospects is not None:
+            end.prospects.forget_arrived()
     return 0
 
 
@@ -143,7 +171,11 @@ cdef object lost(RingEnd end, object channel):
     if state == END_ABSENT:
         return PeerLostError(f"no process has taken the {other} of {channel.title}, and none can: those that it was "
                              "passed to have ended or dropped it", -1, 0)
-    how = "has closed it" if state == END_CLOSED else "died or left without close()"
+    how = "died or left without close()"
+    if state == END_CLOSED:
+        how = "has closed it"
+    elif end.watch.other.closed == ROLE_DISCONNECTED:
+        how = "was disconnected, as it left no room"
     return PeerLostError(f"the {other} of {channel.title}, process {pid}, {how}", -1, pid)
 
 
@@ -158,7 +190,7 @@ cdef class RingSender(RingEnd):
         self.channel = channel
         self.policy = POLICIES.index(channel.when_full)
         self.is_broadcast = channel.is_broadcast
-        self.has_frames = channel.dtype is None
+        self.slow_ns = channel.slow_ns
 
     cdef object title(self):
         return self.channel.title if self.channel is not None else "this channel"
@@ -194,8 +226,8 @@ cdef class RingSender(RingEnd):
     cdef object peer_lost(self):
         if self.p.nheads == 1:
             return lost(self, self.channel)
-        return PeerLostError(f"all {self.p.nheads} receivers of this broadcast are closed or dead", -1,
-                             self.ring.heads[0].consumer.liveness.pid)
+        return PeerLostError(f"all {self.p.nheads} receivers of this broadcast are closed or dead, or were "
+                             "disconnected", -1, self.ring.heads[0].consumer.liveness.pid)
 
     cdef void wake_receivers(self) noexcept nogil:
         """Wake each receiver that sleeps until the slots just committed."""
@@ -209,7 +241,7 @@ cdef class RingSender(RingEnd):
     @property
     @cython.critical_section
     def receivers(self):
-        """State of each receiver, as a list: its state, pid, unread part of the ring, and dropped messages."""
+        """State of each receiver, as a list: its state, pid, and unread part of the ring."""
         cdef shmring_ring_head *at
         cdef uint64_t i, head, tail
         self.require_open()
@@ -218,12 +250,11 @@ cdef class RingSender(RingEnd):
         found, tail = [], load_acquire_u64(&self.ring.tail)
         for i in range(self.p.nheads):
             at = &self.ring.heads[i]
-            head = position_of(self.ring, load_acquire_u64(&at.head))
+            head = load_acquire_u64(&at.head)
             state = END_STATES[ring_end_state(&at.consumer)]
             if at.consumer.closed == ROLE_DISCONNECTED:
                 state = "disconnected"
-            found.append(Follower(state, at.consumer.liveness.pid, min(1.0, <double>(tail - head) / self.p.capacity),
-                                  at.overwritten))
+            found.append(Follower(state, at.consumer.liveness.pid, min(1.0, <double>(tail - head) / self.p.capacity)))
         return found
 
     # ---- room ----
@@ -233,57 +264,55 @@ cdef class RingSender(RingEnd):
 
         An awaited receiver wakes this end when ``most`` are free.
         """
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef int64_t slow_ns = 0 if self.is_overdue else self.slow_ns
+        cdef bint disconnects = slow_ns >= 0 and (timeout_ns < 0 or slow_ns <= timeout_ns)
+        cdef int64_t deadline_ns
         cdef uint64_t i, head
         cdef int outcome
+        self.is_overdue = False
+        if disconnects:
+            timeout_ns = slow_ns
+        deadline_ns = deadline_of(timeout_ns)
         least = min(least, self.p.capacity)
         most = max(least, min(most, self.p.capacity))
         for i in range(self.p.nheads):
             while not ring_is_gone(&self.ring.heads[i].consumer):
-                # SYNC drained (meets: ring_release in ring/spsc.pxd).
-                head = position_of(self.ring, load_acquire_u64(&self.ring.heads[i].head))
+                # SYNC drained (meets: ring_release in core/ring/spsc.pxd).
+                head = load_acquire_u64(&self.ring.heads[i].head)
                 if self.p.tail - head > self.p.capacity:
                     raise self.corrupt()
-                if self.p.capacity - (self.p.tail - head) >= least or self.overwrite_at(i, least):
+                if self.p.capacity - (self.p.tail - head) >= least:
                     break
-                if self.policy != WAITS and not self.is_broadcast:
+                if self.policy == DROPS_NEWEST:
                     self.ring.sent.dropped += 1
                     return DROPPED
                 outcome = self.await_receiver(i, least, most, left_until(deadline_ns, timeout_ns))
                 if outcome == LATE:
-                    return LATE
+                    if not disconnects:
+                        return LATE
+                    self.disconnect(i)
         self.require_receiver()
         return READY
 
-    cdef int overwrite_at(self, uint64_t number, uint64_t wanted) except -1:
-        """Overwrite the oldest messages of a slow receiver, or disconnect it. False: the policy is to wait for it, or
-        it is reading the oldest message."""
+    cdef void disconnect(self, uint64_t number) noexcept:
+        """Disconnect a receiver: it gets nothing more, and no slot is kept for it."""
         cdef shmring_ring_head *at = &self.ring.heads[number]
-        cdef int outcome
-        if self.policy < DROPS_OLDEST:
-            return False
-        outcome = overwrite(&self.p, at, self.p.capacity if self.policy == DISCONNECTS else wanted, self.has_frames)
-        if outcome < 0:
-            raise self.corrupt()
-        if outcome and self.policy == DISCONNECTS:
-            disconnect(at)
-            before_wake()
-            wake_at_once(&at.consumer.waiter.asleep, &at.consumer.waiter.wake)
-        return outcome
+        # SYNC disconnected (meets: is_cut_off). The receiver may be reading slots: they are overwritten after the full
+        # fence of before_wake.
+        compare_swap_u32(&at.consumer.closed, 0, ROLE_DISCONNECTED)
+        fault_point("disconnected")
+        before_wake()
+        wake_at_once(&at.consumer.waiter.asleep, &at.consumer.waiter.wake)
 
     cdef int await_receiver(self, uint64_t number, uint64_t least, uint64_t most, int64_t timeout_ns) except -1:
-        """READY: a receiver has released enough slots or the message that it was reading, or is gone; or LATE."""
+        """READY: a receiver has released enough slots, or is gone; or LATE."""
         cdef shmring_ring_head *at = &self.ring.heads[number]
-        cdef uint64_t base = self.p.tail - self.p.capacity, until = base + least, wake_at = base + most
+        cdef uint64_t base = self.p.tail - self.p.capacity
         cdef bint was_busy = self.is_busy          # in the middle of a streamed message
         cdef int outcome
-        if self.policy != WAITS:                   # lossy: wait only for the end of a claim
-            wake_at = position_of(self.ring, load_acquire_u64(&at.head))
-            until = after_claim(wake_at)
         if number != self.number:
-            self.signal_notifier()                 # its thread uses the watch
             self.watch_consumer(number)
-        outcome = self.wait_for(&at.head, until, wake_at, timeout_ns)
+        outcome = self.wait_for(&at.head, base + least, base + most, timeout_ns)
         self.is_busy = was_busy
         if outcome != GONE:
             return outcome
@@ -291,6 +320,15 @@ cdef class RingSender(RingEnd):
             raise self.peer_lost()
         compare_swap_u32(&at.consumer.closed, 0, ROLE_LEFT)      # not every death marks the liveness word
         return READY
+
+    async def _room(self):
+        """Await room in an event loop. The next step disconnects receivers that have left none for too long."""
+        import asyncio
+
+        try:
+            await asyncio.wait_for(readable(self), None if self.slow_ns < 0 else self.slow_ns / 1e9)
+        except asyncio.TimeoutError:
+            self.is_overdue = True
 
     cdef object full(self):
         """The error that there is no room in time."""
@@ -302,7 +340,7 @@ cdef class RingSender(RingEnd):
                           "ones")
 
     cdef object taken_nbytes(self):
-        cdef uint64_t used = self.p.tail - position_of(self.ring, load_acquire_u64(&self.ring.heads[0].head))
+        cdef uint64_t used = self.p.tail - load_acquire_u64(&self.ring.heads[0].head)
         return f"{used * self.p.slot_nbytes} of {self.p.capacity * self.p.slot_nbytes}"
 
     @cython.critical_section
@@ -325,7 +363,7 @@ cdef class RingSender(RingEnd):
 
         Notes
         -----
-        After the first call a thread of this process waits in place of this end.
+        After the first call a thread of this process waits in place of this end: one for all ends with a descriptor.
         """
         return descriptor_of(self)
 
@@ -336,7 +374,7 @@ cdef class RingSender(RingEnd):
 
     @property
     def when_full(self):
-        """What sending does when there is no room: ``wait``, ``drop_newest``, ``drop_oldest`` or ``disconnect``."""
+        """What sending does when there is no room: ``wait`` or ``drop_newest``."""
         return self.channel.when_full
 
     @property
@@ -348,12 +386,11 @@ cdef class RingSender(RingEnd):
     @property
     @cython.critical_section
     def dropped_count(self):
-        """Messages, or records, ever dropped because they, or newer ones, found no room; in a broadcast, the sum over
-        all receivers."""
-        cdef uint64_t i, count = self.ring.sent.dropped
-        for i in range(max(self.p.nheads, <uint32_t>1)):
-            count += self.ring.heads[i].overwritten
-        return count
+        """Messages, or records, ever dropped because they found no room."""
+        return self.ring.sent.dropped
+
+    def __bool__(self):
+        return True                # an end without messages is one, too
 
     @cython.critical_section
     def __len__(self):
@@ -361,8 +398,7 @@ cdef class RingSender(RingEnd):
         cdef uint64_t i
         cdef int64_t most = 0
         for i in range(max(self.p.nheads, <uint32_t>1)):
-            most = max(most, <int64_t>(self.ring.sent.messages - self.ring.heads[i].overwritten
-                                       - self.ring.heads[i].received.messages))
+            most = max(most, <int64_t>(self.ring.sent.messages - self.ring.heads[i].received.messages))
         return most
 
     def __repr__(self):
@@ -380,10 +416,12 @@ cdef class RingSender(RingEnd):
 cdef class RingReceiver(RingEnd):
     """The receiving end of the ring of a channel. Iterating over it ends when the sender has closed."""
 
+    __class_getitem__ = classmethod(GenericAlias)
+
     def __cinit__(self, channel, role):
         place_in(self, channel, role, "receiver")
         self.channel = channel
-        self.claims = POLICIES.index(channel.when_full) >= DROPS_OLDEST
+        self.checks_copies = channel.slow_ns >= 0
 
     cdef object title(self):
         return self.channel.title if self.channel is not None else "this channel"
@@ -393,11 +431,6 @@ cdef class RingReceiver(RingEnd):
 
     cdef int close_end(self, bint in_good_order) except -1:
         return leave_channel(self, self.channel, in_good_order)
-
-    cdef void leave(self, bint in_good_order) noexcept:
-        if not self.owned_by_lock:
-            self.drop_claim()
-        RingEnd.leave(self, in_good_order)
 
     def __reduce__(self):
         return reduced(self, self.channel)
@@ -413,8 +446,31 @@ cdef class RingReceiver(RingEnd):
         """After `has_next` was False: whether more pieces of a message are there, for which its time was too short."""
         return False
 
+    @cython.critical_section
+    def look_ahead(self, timeout=0):
+        """Look for the next message without waiting.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to take pieces of a long message that are there; 0: all of them.
+
+        Returns
+        -------
+        bool or Exception
+            Whether there is one; or the error that none can come any more.
+        """
+        cdef int state
+        self.require_idle()
+        state = self.peer_state()      # first: messages sent before the sender left are not lost
+        if self.has_next(deadline_of(timeout_to_ns(timeout))):
+            return True
+        if (state != END_CLOSED and state != END_LOST) or self.has_pieces():
+            return False
+        return self.stream_over()
+
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1:
-        if self.claims and self.c.own.consumer.closed == ROLE_DISCONNECTED:
+        if self.is_cut_off():
             return GONE                # the tail goes on without this receiver
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
 
@@ -422,20 +478,20 @@ cdef class RingReceiver(RingEnd):
         """Fill in the counter for which `wait_for_tail` waits, for a wait at several rings."""
         a.watch, a.counter, a.until, a.wake_at = &self.watch, &self.ring.tail, self.c.head + 1, self.c.head + 1
 
-    cdef int64_t claim(self) noexcept:
-        """Claim the slots to read, where the sender may overwrite others: see `claim_next`."""
-        return claim_next(&self.c)
-
-    cdef void drop_claim(self) noexcept:
-        if self.claims and self.lease is None:
-            give_up_claim(&self.c)
+    cdef bint is_cut_off(self) noexcept:
+        """Whether the sender has disconnected this end, so that a copy just made may be of overwritten slots."""
+        if not self.checks_copies:
+            return False
+        full_fence()       # the copy before the look
+        # SYNC disconnected (meets: disconnect).
+        return load_acquire_u32(&self.c.own.consumer.closed) == ROLE_DISCONNECTED
 
     cdef object peer_lost(self):
-        cdef shmring_ring_head *at = self.c.own
-        if at.consumer.closed == ROLE_DISCONNECTED:
+        if self.is_cut_off():
             pid = self.watch.other.liveness.pid
-            return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which was "
-                                     f"too slow: {at.overwritten} messages were dropped", -1, pid)
+            return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which "
+                                     f"left no room for {self.channel.slow_ns / 1e9:g} s: what it had not received is "
+                                     "lost", -1, pid)
         return lost(self, self.channel)
 
     cdef object stream_over(self):
@@ -492,8 +548,7 @@ cdef class RingReceiver(RingEnd):
     @cython.critical_section
     def ended(self):
         """Whether the sender has closed in good order and all was received: `recv` would raise `EndOfStreamError`."""
-        self.require_idle()
-        return self.peer_state() == END_CLOSED and not self.has_next(0) and not self.has_pieces()
+        return isinstance(self.look_ahead(), EndOfStreamError)
 
     def __iter__(self):
         return self
@@ -525,7 +580,7 @@ cdef class RingReceiver(RingEnd):
 
         Notes
         -----
-        After the first call a thread of this process waits in place of this end.
+        After the first call a thread of this process waits in place of this end: one for all ends with a descriptor.
         """
         return descriptor_of(self)
 
@@ -536,7 +591,7 @@ cdef class RingReceiver(RingEnd):
 
     @property
     def when_full(self):
-        """What sending does when there is no room: ``wait``, ``drop_newest``, ``drop_oldest`` or ``disconnect``."""
+        """What sending does when there is no room: ``wait`` or ``drop_newest``."""
         return self.channel.when_full
 
     @property
@@ -548,14 +603,16 @@ cdef class RingReceiver(RingEnd):
     @property
     @cython.critical_section
     def dropped_count(self):
-        """Messages, or records, ever dropped because they, or newer ones, found no room."""
-        return self.ring.sent.dropped + self.ring.heads[self.number].overwritten
+        """Messages, or records, ever dropped because they found no room."""
+        return self.ring.sent.dropped
+
+    def __bool__(self):
+        return True                # an end without messages is one, too
 
     @cython.critical_section
     def __len__(self):
         """Messages, or records, sent and not yet received, which the other end may change at any time."""
-        return max(0, <int64_t>(self.ring.sent.messages - self.ring.heads[self.number].overwritten
-                                - self.watch.counts.messages))
+        return max(0, <int64_t>(self.ring.sent.messages - self.watch.counts.messages))
 
     def __repr__(self):
         return f"<shmring.{type(self).__name__} of {self.channel.title}{', closed' if self.is_closed else ''}>"

@@ -1,30 +1,29 @@
 # The sending end of a channel of messages (channels/sender.pyx).
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmring._c.atomics cimport store_relaxed_u64
-from shmring._c.faults cimport fault_point
-from shmring.arrays.lease cimport Lease
+from shmring.core.c.atomics cimport store_relaxed_u64
+from shmring.core.c.faults cimport fault_point
+from shmring.core.arrays.lease cimport Lease
 from shmring.channels.message_codec cimport message_t
 from shmring.channels.ring_ends cimport RingSender, has_receiver
-from shmring.ring.blocking cimport wake_peer
-from shmring.ring.end cimport is_held
-from shmring.ring.framing cimport BYTES, copy_in, open_frame, stores_of_frame, word_of
-from shmring.ring.spsc cimport ring_commit
-from shmring.sync.backoff cimport patience_t
+from shmring.core.ring.blocking cimport wake_peer
+from shmring.core.ring.end cimport is_held
+from shmring.core.ring.framing cimport BYTES, copy_in, open_frame, stores_of_frame, word_of
+from shmring.core.ring.spsc cimport ring_commit
+from shmring.core.sync.backoff cimport patience_t
 
 
 cdef class Sender(RingSender):
     cdef uint64_t longest          # bytes of the longest frame
     cdef uint64_t piece            # bytes of a piece of a streamed message
-    cdef bint must_cut             # a message was given up, or its sender died over it: the next frame must be a CUT
     cdef uint64_t *reserved_word   # of the frame that is leased: its word,
     cdef uint64_t reserved_meta    # bytes before its content,
     cdef uint64_t reserved_nwords  # and what to commit for all of it
+    cdef const uint32_t *cancelled   # not 0: the message that is being streamed is to be given up; NULL: never
     cdef uint64_t quiet            # messages that `send_many` has put into the ring and not announced yet
 
-    cdef void resume(self, bint must_cut) noexcept
-    cdef bint put_cut(self) noexcept
+    cdef void resume(self) noexcept
     cdef int try_open(self, uint64_t word, uint64_t nbytes, char **to, uint64_t *wanted) except -1
     cdef int try_whole(self, message_t *m, uint64_t *wanted) except -1
     cdef int try_begin_stream(self, message_t *m, uint64_t *wanted) except -1
@@ -53,7 +52,7 @@ cdef inline void announce(Sender s, uint64_t nmessages) noexcept nogil:
 
 # Whether no check is needed before a call.
 cdef inline bint is_clear(Sender s) noexcept:
-    return is_held(s) and not s.must_cut and s.lease is None
+    return is_held(s) and s.lease is None
 
 
 # Send exact `bytes` if nothing has to be checked and there is room: most messages. False: nothing was done.

@@ -1,7 +1,7 @@
 """The sending end of a channel of messages: whole frames, streams of pieces, frames written in place.
 
 A message that fits is one frame. A longer one, if the caller may wait, is streamed: a first frame with its length, then
-pieces, so that both ends copy at the same time. A stream that ends early is followed by a CUT frame.
+pieces, so that both ends copy at the same time. A stream ends with its last piece, or early, before any other frame.
 """
 
 cimport cython
@@ -15,22 +15,24 @@ from operator import index
 
 import numpy as np
 
-from shmring._c.atomics cimport load_relaxed_u64
-from shmring.arrays.lease cimport make_lease
-from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
-from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, encode, encode_pickled, is_array_shape,
-                                             is_partly_sent, message_t, pickle_object, start_stream, word_and_meta)
-from shmring.channels.ring_ends cimport DROPS_OLDEST, WAITS
-from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
-from shmring.ring.end cimport require_lease
-from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
+from shmring.core.c.atomics cimport load_relaxed_u32, load_relaxed_u64
+from shmring.core.arrays.lease cimport make_lease
+from shmring.core.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
+from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, await_crate, encode, encode_pickled,
+                                             is_array_shape, leave_blocks, message_t, pickle_object, start_stream,
+                                             word_and_meta)
+from shmring.channels.ring_ends cimport WAITS
+from shmring.core.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
+from shmring.core.ring.end cimport require_lease
+from shmring.core.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
                                    longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
-from shmring.ring.spsc cimport RING_CORRUPT, ring_abort, ring_resume_producer
-from shmring.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
-from shmring.sync.group cimport READY, UNREADY
-from shmring.sync.liveness cimport fork_generation
+from shmring.core.ring.spsc cimport RING_CORRUPT, ring_abort, ring_resume_producer
+from shmring.core.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
+from shmring.core.sync.group cimport READY, UNREADY
+from shmring.core.sync.liveness cimport fork_generation
 
 from shmring.channels import aio
+
 
 cdef enum:
     PIECE_NBYTES = 128 << 10       # of a stream: both ends copy at the same time, within the second-level cache
@@ -64,30 +66,16 @@ cdef class Sender(RingSender):
             # Several pieces fit into the ring, unless they would be so small that their words cost as much.
             self.piece = min(min(self.longest, <uint64_t>PIECE_NBYTES),
                              max(self.longest // 4 // WORD_NBYTES * WORD_NBYTES, <uint64_t>PIECE_NBYTES_LEAST))
-            # Only a sender that may wait streams.
-            self.must_cut = self.p.tail != 0 and self.policy == WAITS
-            self.p.learns_stores = self.policy < DROPS_OLDEST
         return code
 
-    cdef void resume(self, bint must_cut) noexcept:
+    cdef void resume(self) noexcept:
         """Take over from another process that had the lock of this end."""
         if self.p.tail != load_relaxed_u64(&self.ring.tail):     # else no other process has sent since
             ring_resume_producer(&self.p)
-        self.must_cut = must_cut
 
     cdef void leave(self, bint in_good_order) noexcept:
         self.announce_quiet()
-        if self.must_cut and in_good_order and not self.owned_by_lock:
-            self.put_cut()
         RingSender.leave(self, in_good_order)
-
-    cdef bint put_cut(self) noexcept:
-        cdef int64_t needed
-        if open_frame(&self.p, word_of(CUT), 0, &needed) == NULL:
-            return False
-        announce(self, 0)
-        self.must_cut = False
-        return True
 
     # ---- without waiting: READY, or LATE: `wanted` slots must be free first ----
 
@@ -100,8 +88,6 @@ cdef class Sender(RingSender):
         self.require_receiver()
         wanted[0] = 1
         self.unsent_nbytes = nbytes
-        if self.must_cut and not self.put_cut():
-            return LATE
         to[0] = open_frame(&self.p, word, nbytes, &needed)
         if to[0] != NULL:
             return READY
@@ -159,21 +145,22 @@ cdef class Sender(RingSender):
                 return outcome
         if is_whole:
             return READY
+        if self.cancelled != NULL:
+            return self.send_stream(m, -1)
         return self.send_stream(m, timeout_ns if deadline_ns == 0 else left_until(deadline_ns, timeout_ns))
 
     cdef int await_room(self, uint64_t wanted, int64_t timeout_ns) except -1:
         return self.make_room(wanted, max(wanted, self.p.capacity // 4), timeout_ns)
 
     cdef int send_stream(self, message_t *m, int64_t timeout_ns) except -1:
-        """Send the pieces; after an exception or a timeout in the middle the message is cut later."""
+        """Send the pieces; after an exception or a timeout in the middle the receiver drops them."""
         cdef stream_t stream
         cdef int outcome = NO_ROOM
         stream.m, stream.timeout_ns, stream.deadline_ns, stream.needed = m, timeout_ns, deadline_of(timeout_ns), 0
-        self.signal_notifier()
-        self.see_whether_alone(timeout_ns >= 0 and self.is_broadcast)
+        self.see_whether_alone(timeout_ns >= 0)
         try:
             while outcome == NO_ROOM:
-                if stream.needed:          # of several receivers
+                if stream.needed:          # in a broadcast
                     outcome = self.await_room(stream.needed, left_until(stream.deadline_ns, timeout_ns))
                     if outcome != READY:
                         return outcome
@@ -210,7 +197,6 @@ cdef class Sender(RingSender):
     cdef void end_send(self, message_t *m) noexcept:
         if m.is_streamed:
             self.is_busy = False
-            self.must_cut = is_partly_sent(m)
 
     # ---- one message ----
 
@@ -308,8 +294,14 @@ cdef class Sender(RingSender):
         """
         cdef message_t m
         self.require_idle()
-        _keeper = encode_pickled(pickle_object(obj, self.channel), &m)
-        return self.send_encoded(&m, timeout_to_ns(timeout))
+        pickled = pickle_object(obj, self.channel)
+        if not await_crate(pickled, self.channel, timeout_to_ns(timeout)):
+            raise self.full()
+        _keeper = encode_pickled(pickled, &m)
+        if not self.send_encoded(&m, timeout_to_ns(timeout)):
+            return False
+        leave_blocks(pickled, self.channel)
+        return True
 
     def send_async(self, x):
         """Await room for bytes or an array, and send them, in an event loop of asyncio.
@@ -344,12 +336,16 @@ cdef class Sender(RingSender):
     async def _send_in_steps(self, x, bint is_pickled):
         cdef message_t m
         self.fileno()      # before the first step: in the middle of a message it could not be made
+        while is_pickled and not await_crate(x, self.channel, 0):
+            await aio.pause()
         _keeper = encode_pickled(x, &m) if is_pickled else encode(x, &m)
         try:
             while self.take_step(&m) == LATE:
-                await aio.readable(self)
+                await self._room()
         finally:
             self.end_send(&m)
+        if is_pickled:
+            leave_blocks(x, self.channel)
 
     @cython.critical_section
     cdef int take_step(self, message_t *m) except -1:
@@ -493,7 +489,7 @@ cdef class Sender(RingSender):
             self.reserved_word = (<uint64_t *>to) - 1
             self.reserved_meta = meta_nbytes
             self.reserved_nwords = self.p.reserved
-            self.lease = make_lease(self.memory, to + meta_nbytes, kind, shape, False)
+            self.lease = make_lease(self, self.memory, to + meta_nbytes, kind, shape, False)
         return outcome
 
     @cython.critical_section
@@ -551,17 +547,19 @@ cdef class Sender(RingSender):
 
 
 cdef int push_pieces(object end, void *what, patience_t *patience) noexcept nogil:
-    """A step of a stream (ring/blocking.pxd): READY, LATE, GONE, RING_CORRUPT or UNREADY; NO_ROOM if there are several
-    receivers."""
+    """A step of a stream (core/ring/blocking.pxd): READY, LATE, GONE, RING_CORRUPT or UNREADY; NO_ROOM in a
+    broadcast."""
     cdef stream_t *stream = <stream_t *>what
     cdef awaited_t a
     cdef uint64_t base
     cdef int outcome
     while True:
+        if (<Sender>end).cancelled != NULL and load_relaxed_u32((<Sender>end).cancelled):
+            return LATE
         outcome = (<Sender>end).put_pieces(stream.m, &stream.needed, now_ns() + LONGEST_COPY_NS)
         if outcome != LATE:
             return outcome
-        if (<Sender>end).p.nheads > 1:
+        if (<Sender>end).is_broadcast:
             return NO_ROOM
         base = (<Sender>end).p.tail - (<Sender>end).p.capacity
         a.watch, a.counter = &(<Sender>end).watch, &(<Sender>end).ring.heads[0].head

@@ -1,4 +1,4 @@
-"""One sleep of the calling thread for several receivers: at the waiter words of their rings, without a thread for each.
+"""One sleep of the calling thread for several receivers: at the waiter words of their rings.
 
 Between two sleeps the receivers are as before; during one they are busy, as in a call of their own.
 """
@@ -7,19 +7,16 @@ cimport cython
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from shmring.base.timeouts cimport timeout_to_ns
-from shmring.channels.fan_in cimport FanInReceiver
+from shmring.core.base.timeouts cimport timeout_to_ns
 from shmring.channels.ring_ends cimport RingReceiver
-from shmring.ring.blocking cimport awaited_t, wait_t
-from shmring.ring.end cimport await_rings
-from shmring.sync.backoff cimport FUTEX_WAITV_WORDS, has_futex_waitv
+from shmring.core.ring.blocking cimport awaited_t, wait_t
+from shmring.core.ring.end cimport await_rings
+from shmring.core.sync.backoff cimport FUTEX_WAITV_WORDS, has_futex_waitv
 
 
 cdef Py_ssize_t words_of(object end):
     """The number of waiter words of an end; more than a thread can sleep on, if it is no receiver of a ring."""
-    if isinstance(end, RingReceiver):
-        return 1
-    return (<FanInReceiver>end).count if isinstance(end, FanInReceiver) else FUTEX_WAITV_WORDS + 1
+    return 1 if isinstance(end, RingReceiver) else FUTEX_WAITV_WORDS + 1
 
 
 def can_sleep_on_words(list ends):
@@ -57,36 +54,19 @@ cdef class WordSleep:
         self.wait.n = 0
         try:
             for end in self.ends:
-                if isinstance(end, RingReceiver):
-                    self.enter_receiver(end)
-                else:
-                    self.enter_fan_in(end)
+                self.enter(end)
                 nbusy += 1
-            if self.wait.n:        # else another thread has just received the last message of all
-                await_rings(self, &self.wait, timeout_ns, None, &self.is_asleep)
+            await_rings(self, &self.wait, timeout_ns, None, &self.is_asleep)
         finally:
             for end in self.ends[:nbusy]:
-                if isinstance(end, RingReceiver):
-                    (<RingReceiver>end).is_busy = False
-                else:
-                    (<FanInReceiver>end).is_busy = False
+                (<RingReceiver>end).is_busy = False
 
-    cdef int enter_receiver(self, RingReceiver end) except -1:
+    cdef int enter(self, RingReceiver end) except -1:
         with cython.critical_section(end):
             end.require_idle()
-            end.signal_notifier()
             end.fill_in(&self.wait.awaited[self.wait.n])
             end.is_busy = True
         self.wait.n += 1
-        return 0
-
-    cdef int enter_fan_in(self, FanInReceiver end) except -1:
-        with cython.critical_section(end):
-            end.prepare()
-            if end.notifier is not None:
-                end.notifier.signal()
-            self.wait.n += end.fill_in(&self.wait.awaited[self.wait.n], 0)
-            end.is_busy = True
         return 0
 
     def __repr__(self):

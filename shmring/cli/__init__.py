@@ -28,7 +28,7 @@ COMMANDS = {
     "info": "kernels, topology, limits, launcher, leftovers of dead jobs",
     "selftest": "check that shmring works on this machine and in this container",
     "demo": "train a small network in several processes, and check the result",
-    "bench": "time shmring and other installed implementations",
+    "bench": "time shmring beside gloo and MPI, where they are installed",
 }
 
 

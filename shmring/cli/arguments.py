@@ -8,11 +8,9 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from shmring.base.timeouts import timeout_ns
+from shmring.core.base.timeouts import timeout_ns
 
 T = TypeVar("T")
-
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 class BadArgument(Exception):
@@ -41,7 +39,7 @@ def count(text: str) -> int:
 
 def ranks(text: str) -> int:
     """A number of ranks."""
-    from shmring.engine.kinds import check_size  # compiled, and a command need not have ranks
+    from shmring.collectives.engine.kinds import check_size  # compiled, and a command need not have ranks
 
     number = count(text)
     try:
@@ -98,13 +96,6 @@ def output_file(text: str) -> str:
     if not os.access(text if os.path.exists(text) else folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written")
     return text
-
-
-def plot_file(text: str) -> str:
-    """The path of an image file of a known format."""
-    if not text.endswith(PLOT_SUFFIXES):
-        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(PLOT_SUFFIXES)}")
-    return output_file(text)
 
 
 def _number(text: str) -> float:

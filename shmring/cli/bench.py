@@ -1,282 +1,443 @@
-"""Time shmring and other installed implementations in turn on the same processors, and check their results.
+"""Time shmring beside gloo (of torch) and MPI (by mpi4py) where this Python has them, and check the results.
 
-  shmring bench                                        all_reduce, 2 ranks, 8 B to 64 MiB
-  shmring bench --op broadcast,barrier -n 4 --sizes 8..1Mi
-  shmring bench --python mpich=~/mpich/bin/python      with an environment that has mpi4py and MPICH
-  shmring bench --shared --share --plan --rewrite --json result.json --plot result.png
-  shmring bench --op all --report machine.md           tables like those of docs/benchmarks.md
-  shmring bench --channels --plot channels.svg         channels and queues between two processes
+  shmring bench                                      all_reduce, 2 ranks, 8 B to 16 MiB
+  shmring bench --op broadcast barrier -n 4 --sizes 8,64Ki,1Mi
+  shmring bench --op all --dtype float64 --json
 
-Every implementation found in this Python, or in those named, takes part: MPI through mpi4py (MPICH, Open MPI, Intel
-MPI), gloo of torch.distributed, the operator of DeepSpeed, and pipes of the standard library. docs/benchmarks.md
-describes the method.
+All libraries are in the same processes, one for each rank, and take turns of some milliseconds, in an order drawn anew
+in each cycle. A figure is the median over the cycles of the slowest rank's time per call, with half the interquartile
+range; `speed` is how many times as fast as the fastest other library shmring is, cycle by cycle; `trip` is the time of
+two barriers of shmring, a round trip between the processors. docs/benchmarks.md has figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import importlib.util
 import json
 import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+import timeit
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
-from shmring.bench import metrics
-from shmring.bench.competitors import OURS, Competitor, RankLayout, find, find_channels
-from shmring.bench.report import as_json
-from shmring.bench.runner import Row, Settings, run
-from shmring.bench.stored import beside, left_out
-from shmring.bench.tables import Table, as_markdown
-from shmring.engine.recording import SUFFIX
-from shmring.placement.cpus import allowed_processors
-from shmring.placement.topology import discover
+import numpy as np
 
-from . import progress
-from .arguments import BadArgument, checked, count, duration, output_file, plot_file, ranks, whole_number
-from .trace import merge, merged_text
+import shmring
+from shmring.core.base.text import size_text
+from shmring.core.placement.cpus import allowed_processors
+from shmring.core.placement.topology import discover
+from shmring.launch.numerical_threads import ONE_THREAD
 
-PYTHONS = "SHMRING_BENCH_PYTHONS"
-DEEPSPEED = "SHMRING_BENCH_DEEPSPEED"
-DTYPES = (
-    "float64", "float32", "float16", "bfloat16",
-    "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
-)  # fmt: skip
+from .arguments import checked, duration, ranks
+
+SLICE_S = 0.01
+LEAST_CYCLES = 5
+DEFAULT_SIZES = "8,4Ki,64Ki,1Mi,16Mi"
+DTYPES = "float32", "float64", "int32", "int64"
+# The elements of x and y: the whole problem, a block of each rank, or none. Where one is a block, or both are blocks of
+# all ranks, the whole has a row for each rank.
+WHOLE, ROWS, BLOCK, NONE = "whole", "rows", "block", "none"
+SHAPES = {
+    "all_reduce": (WHOLE, NONE),
+    "reduce": (WHOLE, NONE),
+    "broadcast": (WHOLE, NONE),
+    "all_gather": (BLOCK, ROWS),
+    "gather": (BLOCK, ROWS),
+    "reduce_scatter": (ROWS, BLOCK),
+    "scatter": (ROWS, BLOCK),
+    "all_to_all": (ROWS, ROWS),
+    "ping_pong": (WHOLE, WHOLE),
+    "barrier": (NONE, NONE),
+}
+PEERS = {"gloo": "torch", "mpi": "mpi4py"}  # and the module that each needs
+# Open MPI and Intel MPI as they are best on one machine; the ranks bind themselves, alike for all libraries.
+MPI_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "I_MPI_FABRICS": "shm", "I_MPI_PIN": "0",
+}  # fmt: skip
+MPI_CROWDED = {"OMPI_MCA_mpi_yield_when_idle": "1", "I_MPI_THREAD_YIELD": "2"}
+
+
+# ---- the libraries ----
+
+
+class Library:
+    """The statements that users of a library write, with arrays ``x`` and ``y`` and the names in ``names``.
+
+    Of two statements the first is for rank 0 and the second for others; in ping_pong, for even and for odd ranks.
+    """
+
+    statements: ClassVar[Mapping[str, str | tuple[str, str]]] = {}
+
+    def __init__(self, name: str, comm: shmring.Communicator, **names: Any) -> None:
+        self.name, self.comm, self.names = name, comm, {"comm": comm, **names}
+
+    @contextlib.contextmanager
+    def arrays(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> Iterator[list[np.ndarray]]:
+        """Arrays as users of the library make them."""
+        yield [np.empty(shape, dtype) for shape in shapes]
+
+    def statement(self, op: str, x: np.ndarray, y: np.ndarray) -> tuple[str, dict[str, Any]]:
+        """The statement of this rank, and its names. `LookupError` if the library has no such call."""
+        partner = self.comm.rank ^ 1
+        if op == "ping_pong" and partner >= self.comm.size:
+            return "pass", {}
+        found = self.statements[op]
+        is_second = self.comm.rank % 2 if op == "ping_pong" else self.comm.rank > 0
+        return found if isinstance(found, str) else found[is_second], {**self.names, "x": x, "y": y, "partner": partner}
+
+
+class Ours(Library):
+    """shmring on arrays of NumPy."""
+
+    statements: ClassVar = {
+        **{op: f"comm.{op}(x)" for op in ("all_reduce", "reduce", "broadcast")},
+        **{op: f"comm.{op}(x, y)" for op in ("all_gather", "reduce_scatter", "all_to_all")},
+        "gather": ("comm.gather(x, y)", "comm.gather(x)"),
+        "scatter": ("comm.scatter(x, y)", "comm.scatter(None, y)"),
+        "barrier": "comm.barrier()",
+        "ping_pong": ("comm.send(x, partner); comm.recv(y, partner)", "comm.recv(y, partner); comm.send(x, partner)"),
+    }
+
+
+class Gloo(Library):
+    """``torch.distributed`` with one of its backends, on tensors over the same memory."""
+
+    statements: ClassVar = {
+        "all_reduce": "dist.all_reduce(x)",
+        "reduce": "dist.reduce(x, 0)",
+        "broadcast": "dist.broadcast(x, 0)",
+        "all_gather": "dist.all_gather_into_tensor(y, x)",
+        "gather": ("dist.gather(x, parts['y'])", "dist.gather(x)"),
+        "reduce_scatter": "dist.reduce_scatter_tensor(y, x)",
+        "scatter": ("dist.scatter(y, parts['x'])", "dist.scatter(y)"),
+        "all_to_all": "dist.all_to_all_single(y, x)",
+        "barrier": "dist.barrier()",
+        "ping_pong": ("dist.send(x, partner); dist.recv(y, partner)", "dist.recv(y, partner); dist.send(x, partner)"),
+    }
+
+    def __init__(self, comm: shmring.Communicator, folder: str) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore", FutureWarning)  # torch has other names for the same calls since 2.13
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+        super().__init__("gloo", comm, dist=dist)
+
+    def statement(self, op: str, x: np.ndarray, y: np.ndarray) -> tuple[str, dict[str, Any]]:
+        import torch
+
+        text, names = super().statement(op, x, y)
+        tensors = {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}
+        parts = {name: list(tensor) for name, tensor in tensors.items() if tensor.ndim == 2}
+        return text, names | {name: tensor.view(-1) for name, tensor in tensors.items()} | {"parts": parts}
+
+
+class Mpi(Library):
+    """``MPI.COMM_WORLD`` by mpi4py's calls on buffers, its fast ones."""
+
+    statements: ClassVar = {
+        "all_reduce": "world.Allreduce(MPI.IN_PLACE, x)",
+        "reduce": ("world.Reduce(MPI.IN_PLACE, x)", "world.Reduce(x, None)"),
+        "broadcast": "world.Bcast(x)",
+        "all_gather": "world.Allgather(x, y)",
+        "gather": ("world.Gather(x, y)", "world.Gather(x, None)"),
+        "reduce_scatter": "world.Reduce_scatter_block(x, y)",
+        "scatter": ("world.Scatter(x, y)", "world.Scatter(None, y)"),
+        "all_to_all": "world.Alltoall(x, y)",
+        "barrier": "world.Barrier()",
+        "ping_pong": (
+            "world.Send(x, partner); world.Recv(y, partner)",
+            "world.Recv(y, partner); world.Send(x, partner)",
+        ),
+    }
+
+    def __init__(self, comm: shmring.Communicator) -> None:
+        from mpi4py import MPI
+
+        if (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size) != (comm.rank, comm.size):
+            raise RuntimeError(f"MPI has rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}")
+        known = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel": "intelmpi"}
+        version = MPI.Get_library_version()
+        name = next((name for start, name in known.items() if version.startswith(start)), "mpi")
+        super().__init__(name, comm, world=MPI.COMM_WORLD, MPI=MPI)
+
+
+def libraries(comm: shmring.Communicator, peers: Sequence[str], folder: str) -> list[Library]:
+    """shmring, and the peers that can take part. All ranks call; the reason is printed for one that cannot."""
+    found: list[Library] = [Ours("shmring", comm)]
+    makers = {"gloo": lambda: Gloo(comm, folder), "mpi": lambda: Mpi(comm)}
+    for peer in peers:
+        made: list[Library] = []
+        problem = failure(comm, functools.partial(_append, made, makers[peer]))
+        if not problem:
+            found += made
+        elif comm.rank == 0:
+            print(f"{peer} cannot take part: {problem}", file=sys.stderr)
+    return found
+
+
+def _append(made: list[Library], make: Callable[[], Library]) -> None:
+    made.append(make())
+
+
+def leave(found: Sequence[Library]) -> None:
+    """End what would complain at the end of the process."""
+    for one in found:
+        if "dist" in one.names:
+            one.names["dist"].destroy_process_group()
+
+
+# ---- one row ----
+
+
+def shapes_of(op: str, nbytes: int, size: int, dtype: str) -> list[tuple[int, ...]]:
+    """The shapes of x and y in a problem of ``nbytes``: those of all ranks' blocks together."""
+    count = max(1, nbytes // np.dtype(dtype).itemsize)
+    block = max(1, count // size)
+    return [{WHOLE: (count,), ROWS: (size, block), BLOCK: (block,), NONE: (0,)}[shape] for shape in SHAPES[op]]
+
+
+def fill(op: str, rank: int, size: int, x: np.ndarray, y: np.ndarray) -> np.ndarray | float | None:
+    """Write the inputs of a check; the result that this rank gets: of x in place, else of y; None if it gets none."""
+    rows, total = np.arange(1, size + 1).reshape(-1, 1), size * (size + 1) // 2
+    x[...] = y[...] = 0
+    if op == "all_to_all":
+        x[...] = size * rank + rows
+        return size * (rows - 1) + rank + 1
+    if op == "reduce_scatter":
+        x[...] = (rank + 1) * rows
+        return total * (rank + 1)
+    if op == "scatter":
+        x[...] = rows if rank == 0 else 0
+        return rank + 1
+    if op == "broadcast":
+        x[...] = rank == 0
+        return 1
+    x[...] = rank + 1
+    by_op = {"all_reduce": total, "reduce": total if rank == 0 else None, "all_gather": rows,
+             "gather": rows if rank == 0 else None, "barrier": None,
+             "ping_pong": (rank ^ 1) + 1 if rank ^ 1 < size else None}  # fmt: skip
+    return by_op[op]
+
+
+class _Checked:
+    """A call of one library on this rank, and whether its result is right."""
+
+    def __init__(self, one: Library, op: str, x: np.ndarray, y: np.ndarray) -> None:
+        self.one, self.op, self.x, self.y = one, op, x, y
+
+    def prepare(self) -> None:
+        """Find the statement, and write the inputs."""
+        self.statement, self.names = self.one.statement(self.op, self.x, self.y)
+        self.expected = fill(self.op, self.one.comm.rank, self.one.comm.size, self.x, self.y)
+
+    def check(self) -> str:
+        """Make one call: ``"WRONG"``, or nothing."""
+        timeit.Timer(self.statement, globals=self.names).timeit(1)
+        result = self.x if SHAPES[self.op][1] is NONE else self.y
+        return "" if self.expected is None or (result == self.expected).all() else "WRONG"
+
+    def timer(self, rewrite: bool) -> timeit.Timer:
+        """For the timed calls, of zeros, whose sums in place stay in range."""
+        self.x[...] = self.y[...] = 0
+        has_input = self.x.size and (self.op not in ("broadcast", "scatter") or self.one.comm.rank == 0)
+        timed = f"content.fill(1); {self.statement}" if rewrite and has_input else self.statement
+        return timeit.Timer(timed, globals={**self.names, "content": self.x})
+
+
+def failure(comm: shmring.Communicator, step: Callable[[], str | None]) -> str:
+    """Why a step fails on one of the ranks, which all call; empty if it succeeds on all of them."""
+    try:
+        problem = step()
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return next(filter(None, comm.all_gather_object(problem)), "")
+
+
+def seconds_of(comm: shmring.Communicator, timer: timeit.Timer, times: int, warmup: int = 0) -> float:
+    """Seconds of a call on the slowest rank, of some in a row. All ranks call."""
+    timer.timeit(warmup)
+    comm.barrier()
+    return max(comm.all_gather_object(timer.timeit(times))) / times
+
+
+def measure(
+    comm: shmring.Communicator, found: Sequence[Library], op: str, dtype: str, nbytes: int, seconds: float,
+    *, rewrite: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """One row: microseconds of each library in each cycle, those of a trip, and why a library has none.
+
+    ``rewrite``: each rank writes its input before each call, within the time.
+    """
+    row: dict[str, Any] = {"op": op, "dtype": dtype, "nbytes": nbytes, "us": {}, "trip_us": [], "problems": {}}
+    timers = {}
+    with contextlib.ExitStack() as stack:
+        for one in found:
+            x, y = stack.enter_context(one.arrays(shapes_of(op, nbytes, comm.size, dtype), dtype))
+            call = _Checked(one, op, x, y)
+            # Between the two, no rank overwrites an input that a peer still reads.
+            if problem := failure(comm, call.prepare) or failure(comm, call.check):
+                row["problems"][one.name] = problem
+            else:
+                timers[one.name] = call.timer(rewrite)
+        row["us"] = {name: [] for name in timers}
+        times = {}
+        for name, timer in timers.items():
+            few = seconds_of(comm, timer, 3, 1)
+            times[name] = max(1, int(SLICE_S / max(1e-7, seconds_of(comm, timer, max(1, int(1e-3 / few))))))
+        trip, order = timeit.Timer("comm.barrier()", globals={"comm": comm}), random.Random(f"{op} {nbytes}")
+        began = time.monotonic()
+        while comm.broadcast_object(len(row["trip_us"]) < LEAST_CYCLES or time.monotonic() - began < seconds):
+            row["trip_us"].append(2e6 * seconds_of(comm, trip, 500))
+            for name in order.sample(list(timers), len(timers)):
+                us = 1e6 * seconds_of(comm, timers[name], times[name], (times[name] + 1) // 2)
+                row["us"][name].append(us)
+    return row
+
+
+def ratio(row: Mapping[str, Any], name: str, to: str) -> float:
+    """How many times as long one library takes as another: the median over the cycles."""
+    return statistics.median(a / b for a, b in zip(row["us"][name], row["us"][to], strict=True))
+
+
+# ---- the ranks ----
+
+
+def rank_main(comm: shmring.Communicator, task: Mapping[str, Any]) -> int:
+    """All rows on one rank; rank 0 prints them. 1 if shmring failed or gave a wrong result."""
+    processors = task["processors"]
+    os.sched_setaffinity(0, processors)  # whatever a launcher has bound
+    found = libraries(comm, task["peers"], task["folder"])
+    if comm.size <= len(processors):
+        os.sched_setaffinity(0, {processors[comm.rank]})  # not the threads of gloo, which have begun before
+    rows, op = [], ""
+    for row_op, nbytes in task["rows"]:
+        row = measure(comm, found, row_op, task["dtype"], nbytes, task["seconds"])
+        rows.append(row)
+        if comm.rank == 0 and not task["json"]:
+            print("\n".join(lines_of(row, [one.name for one in found], comm.size, is_first=op != row_op)), flush=True)
+        op = row_op
+    if comm.rank == 0 and task["json"]:
+        facts = {"machine": machine(), "ranks": comm.size, "rows": rows}
+        print(json.dumps(facts))
+    comm.barrier()
+    leave(found)
+    return int(any("shmring" in row["problems"] for row in rows))
+
+
+def rank_of_mpi() -> None:
+    """One rank under ``mpiexec``; the task is the last argument."""
+    with shmring.init() as comm:
+        status = rank_main(comm, json.loads(sys.argv[-1]))
+    sys.exit(status)
+
+
+def lines_of(row: Mapping[str, Any], names: Sequence[str], size: int, *, is_first: bool) -> list[str]:
+    """The lines of a row, after a heading if it is the first of its call."""
+    lines = []
+    if is_first:
+        lines.append(f"\n{row['op']}, {row['dtype']}, {size} ranks: microseconds per call")
+        lines.append(f"{'size':>9} {'trip':>7} " + " ".join(f"{name:>14}" for name in names) + "  speed")
+    cells = []
+    for name in names:
+        if name not in row["us"]:
+            cells.append("WRONG" if row["problems"][name] == "WRONG" else "-")
+            lines.append(f"{'':>9} {name}: {row['problems'][name]}")
+            continue
+        low, middle, high = statistics.quantiles(row["us"][name], n=4, method="inclusive")
+        cells.append(f"{middle:.4g} ±{50 * (high - low) / middle:.0f}%")
+    peers = [name for name in row["us"] if name != "shmring"]
+    speed = ""
+    if peers and "shmring" in row["us"]:
+        best = min(peers, key=lambda name: statistics.median(row["us"][name]))
+        times = ratio(row, best, "shmring")
+        speed = f"{times:.0f}x {best}" if times >= 100 else f"{times:.3g}x {best}"
+    trip = statistics.median(row["trip_us"])
+    size_cell = size_text(row["nbytes"]) if row["nbytes"] else ""
+    lines.append(f"{size_cell:>9} {trip:>7.3f} " + " ".join(f"{cell:>14}" for cell in cells) + f"  {speed}")
+    return lines
+
+
+# ---- the command ----
+
+
+def machine() -> str:
+    """The processors in a few words."""
+    found = discover()
+    nodes = f", {len(found.nodes)} NUMA nodes" if len(found.nodes) > 1 else ""
+    return f"{found.model or found.architecture}, {len(found.processors)} processors{nodes}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring bench``."""
     add = parser.add_argument
-    ops = f"{', '.join(metrics.OPS)}; or all; or death: a rank is killed; of channels {', '.join(metrics.CHANNEL_OPS)}"
-    add("--channels", action="store_true", help="compare channels and queues between two processes instead")
-    add("--op", type=_ops, metavar="NAMES", help=f"{ops} (default: all_reduce; all of channels)")
-    add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help="of the elements (default: float32)")
-    add("-n", "--ranks", type=ranks, default=2, metavar="N", help="processes of each competitor (default: 2)")
-    add(
-        "--sizes",
-        type=checked(metrics.parse_sizes),
-        metavar="SIZES",
-        help=f"bytes of all ranks' data together: 8,4Ki,1Mi or 8..64Mi (default: {metrics.DEFAULT_SIZES})",
-    )
-    add("--seconds", type=duration, default=2.0, metavar="S", help="per row, at least 5 cycles (default: 2)")
-    add("--cycles", type=count, metavar="N", help="number of cycles per row, instead of seconds")
-    add(
-        "--slice",
-        type=duration,
-        metavar="MS",
-        help="milliseconds per slice, after half as many of warm-up (default: 10; 30 if ranks share processors)",
-    )
-    add("--rewrite", action="store_true", help="every rank rewrites its input before each call; the time includes it")
-    add("--shared", action="store_true", help="time shared arrays, too")
-    add("--share", action="store_true", help="time private arrays that comm.share has made shared, too")
-    add("--plan", action="store_true", help="time persistent plans, too")
-    add("--peers", type=_names, metavar="NAMES", help="only these competitors (none: only shmring)")
-    add(
-        "--python",
-        action="append",
-        default=[],
-        metavar="LABEL=PATH",
-        help=f"search another interpreter, too; also from {PYTHONS}=LABEL=PATH:LABEL=PATH",
-    )
-    add(
-        "--deepspeed",
-        default=os.environ.get(DEEPSPEED, ""),
-        metavar="FOLDER",
-        help=f"DeepSpeed's sources, to build its operator with torch; also from {DEEPSPEED}",
-    )
-    add("--bind", default="auto", metavar="WHERE", help="auto, none, or processors by rank: 0,2,4 (default: auto)")
-    add(
-        "--patience",
-        type=duration,
-        default=30.0,
-        metavar="S",
-        help="seconds to wait for an answer of a competitor (default: 30)",
-    )
-    add("--seed", type=whole_number, default=0, metavar="N", help="of the random order of competitors (default: 0)")
-    add("--long", action="store_true", help="all numbers of each competitor, instead of one line per size")
-    add(
-        "--split",
-        action="store_true",
-        help="two lines for a size if the placement of the processors changed: near, and far",
-    )
-    add("--json", type=_json_file, metavar="FILE", help="write all results as JSON (-: standard output, no table)")
-    add("--report", type=output_file, metavar="FILE", help="write the tables of docs/benchmarks.md as Markdown")
-    add("--plot", type=plot_file, metavar="FILE", help="draw into FILE (.png, .svg, .pdf); needs matplotlib")
-    add("--trace", metavar="DIR", help="record timelines of shmring's calls, and merge them into DIR/trace.json")
-    add("--list", action="store_true", help="only list the competitors")
+    add("--op", nargs="+", choices=[*SHAPES, "all"], default=["all_reduce"], metavar="NAME",
+        help=f"{', '.join(SHAPES)}; or all (default: all_reduce)")  # fmt: skip
+    add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=f"{', '.join(DTYPES)} (default: float32)")
+    add("-n", "--ranks", type=ranks, default=2, metavar="N", help="processes (default: 2)")
+    add("--sizes", type=checked(parse_sizes), default=parse_sizes(DEFAULT_SIZES), metavar="SIZES",
+        help=f"bytes of all ranks' blocks together (default: {DEFAULT_SIZES})")  # fmt: skip
+    add("--seconds", type=duration, default=2.0, metavar="S", help="for each row, 5 cycles at least (default: 2)")
+    add("--peers", nargs="+", choices=[*PEERS, "none"], metavar="NAME",
+        help="gloo, mpi, or none (default: what this Python has)")  # fmt: skip
+    add("--json", action="store_true", help="print one JSON object with the times of all cycles")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it; 0, or 1 if shmring failed or gave a wrong result, or 2 if the arguments cannot be satisfied."""
-    _prepare_trace(args.trace)
-    pythons = _pythons([*filter(None, os.environ.get(PYTHONS, "").split(":")), *args.python])
-    layout = _layout(args.ranks, args.bind)
-    rows = _rows(args)
-    _check_plot(args, rows)
-    found, problems = find_channels(rows) if args.channels else find(pythons, args.deepspeed, _show_search)
-    progress.clear(sys.stderr)
-    chosen = _chosen(found, args)
-    is_quiet = args.json == "-"
-    if not is_quiet:
-        for one in found if args.list else chosen:
-            print(f"{one.name:<16} {one.title}")
-        for name, problem in problems.items():
-            print(f"{name:<16} cannot take part: {problem}")
-    if args.list:
-        return 0
-    settings = _settings(args, layout, rows)
-    table = Table(chosen, args.long, args.split)
-    done: list[Row] = []
-
-    def show(row: Row) -> None:
-        done.append(row)
-        progress.clear(sys.stderr)
-        if not is_quiet:
-            print("\n".join(table.lines(row)), flush=True)
-
-    try:
-        run(chosen, layout, settings, show, _show_step(time.monotonic()))
-    finally:  # an interrupted run keeps its rows
-        progress.clear(sys.stderr)
-        if done and not is_quiet:
-            print("\n".join([*beside(done, chosen), *left_out(done, found, problems, layout)]))
-        if args.json and done:
-            _write(args.json, json.dumps(as_json(done, chosen, problems, layout, settings), indent=1))
-        if args.report and done:
-            _write(args.report, as_markdown(done, chosen, layout, settings, discover()))
-        if args.plot and done:
-            from shmring.bench.plot import draw
-
-            draw(done, chosen, args.plot)
-        if args.trace and done:
-            print(merged_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
-    ours = [one.name for one in chosen if one.is_ours]
-    return int(any(row.results[name].failed for row in done for name in ours))
+    """Run it; 0, or 1 if shmring failed or gave a wrong result."""
+    installed = [peer for peer, module in PEERS.items() if importlib.util.find_spec(module)]
+    peers = [peer for peer in args.peers or installed if peer != "none"]
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec") or ""
+    if "mpi" in peers and not mpiexec:
+        print("mpi cannot take part: there is no mpiexec", file=sys.stderr)
+        peers.remove("mpi")
+    processors = sorted(allowed_processors())
+    ops = SHAPES if "all" in args.op else args.op
+    task = {
+        "rows": [(op, n) for op in ops for n in (args.sizes if op != "barrier" else [0])],
+        "dtype": args.dtype, "seconds": args.seconds, "peers": peers, "processors": processors, "json": args.json,
+    }  # fmt: skip
+    if not args.json:
+        print(f"{machine()}; shmring {shmring.__version__}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="shmring-bench-") as folder:
+        task["folder"] = folder
+        if "mpi" not in peers:
+            return max(shmring.spawn(rank_main, args.ranks, args=(task,), env=ONE_THREAD))
+        command = [mpiexec, "-n", str(args.ranks), sys.executable, "-c",
+                   "from shmring.cli.bench import rank_of_mpi; rank_of_mpi()", json.dumps(task)]  # fmt: skip
+        return subprocess.run(command, env=mpi_environment(args.ranks, processors), check=False).returncode
 
 
-def _show_search(label: str) -> None:
-    progress.show(sys.stderr, 0, after=f" looking at {label or 'Python'}")
+def mpi_environment(size: int, processors: Sequence[int]) -> dict[str, str]:
+    """The environment of ``mpiexec``, in which ranks find this shmring, installed or not."""
+    path = [str(Path(shmring.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    crowded = MPI_CROWDED if size > len(processors) else {}
+    return {**MPI_ENVIRONMENT, **crowded, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def _show_step(started: float) -> Callable[[str, float], None]:
-    """A function that shows the step that comes next, the fraction done, and an estimate of the remaining time."""
-
-    def show(what: str, done: float) -> None:
-        left = f"{(time.monotonic() - started) * (1 - done) / done:.0f} s left" if done else ""
-        progress.show(sys.stderr, done, after=f" {what}  {left}")
-
-    return show
-
-
-def _prepare_trace(directory: str | None) -> None:
-    if directory is None:
-        return
-    if os.path.isdir(directory) and any(name.endswith(SUFFIX) for name in os.listdir(directory)):
-        raise BadArgument(f"--trace {directory}: it has timelines already; name a directory without")
-    os.environ["SHMRING_TRACE"] = directory  # of the processes that are started
-
-
-def _rows(args: argparse.Namespace) -> list[tuple[str, int]]:
-    """The calls and their bytes, a row each."""
-    known = tuple(metrics.CHANNEL_OPS) if args.channels else metrics.OPS
-    ops = args.op or (list(known) if args.channels else ["all_reduce"])
-    ops = list(known) if ops == ["all"] else ops
-    for name in ops:
-        if name not in (*known, "death"):
-            raise BadArgument(f"--op: no call {name!r} {'of channels' if args.channels else 'without --channels'}")
-    if args.channels:
-        if args.ranks != 2:
-            raise BadArgument("--channels is between two processes")
-        # Batches and round trips have one size.
-        return [(op, n) for op in ops for n in (args.sizes if args.sizes and op in ("message", "array") else
-                                                metrics.CHANNEL_OPS[op][1])]  # fmt: skip
-    sizes = args.sizes or metrics.parse_sizes(metrics.DEFAULT_SIZES)
-    sizes_of = {"barrier": [0], "death": [8000]}
-    return [(op, n) for op in ops for n in sizes_of.get(op, sizes)]
-
-
-def _check_plot(args: argparse.Namespace, rows: list[tuple[str, int]]) -> None:
-    if args.plot and importlib.util.find_spec("matplotlib") is None:
-        raise BadArgument("--plot needs matplotlib; `pip install matplotlib` installs it")
-    if args.plot and all(op in ("barrier", *metrics.ONCE) for op, _ in rows):
-        raise BadArgument("--plot draws over sizes, and these calls have none")
-
-
-def _settings(args: argparse.Namespace, layout: RankLayout, rows: list[tuple[str, int]]) -> Settings:
-    return Settings(
-        rows=rows,
-        dtype="uint8" if args.channels else args.dtype,
-        seconds=args.seconds,
-        cycles=args.cycles,
-        slice_s=(args.slice or (30 if layout.crowded else 10)) / 1e3,
-        rewrite=args.rewrite,
-        patience=args.patience,
-        seed=args.seed,
-    )
-
-
-def _chosen(found: list[Competitor], args: argparse.Namespace) -> list[Competitor]:
-    """The competitors of this run: shmring, its other forms on request, and the requested peers."""
-    names = [one.name for one in found]
-    wanted = args.peers if args.peers is not None else [one.name for one in found if not one.is_ours]
-    for name in wanted:
-        if name not in [*names, *(each.partition("@")[0] for each in names)]:
-            raise BadArgument(f"--peers: no {name!r} here; found: {', '.join(names)}")
-    ways = [way for way in OURS if way not in ("shared", "share", "plan") or getattr(args, way)]
-    return [one for one in found if {one.name, one.name.partition("@")[0]} & {*wanted, *ways}]
-
-
-def _layout(ranks: int, bind: str) -> RankLayout:
-    """The processors of each rank."""
-    allowed = sorted(allowed_processors())
-    if bind == "none" or (bind == "auto" and ranks > len(allowed)):
-        return RankLayout(ranks, None, len(allowed))
-    try:
-        chosen = allowed[:ranks] if bind == "auto" else [int(one) for one in bind.split(",")]
-    except ValueError:
-        raise BadArgument(f"--bind {bind}: auto, none, or a list of processors") from None
-    if len(chosen) != ranks or set(chosen) - set(allowed):
-        raise BadArgument(f"--bind {bind}: must name {ranks} of the processors {allowed}, one per rank")
-    return RankLayout(ranks, tuple((one,) for one in chosen), len(set(chosen)))
-
-
-def _pythons(texts: list[str]) -> dict[str, str]:
-    """Interpreters by label, this one first."""
-    pythons = {"": sys.executable}
-    for text in texts:
-        label, equals, path = text.partition("=")
-        path = os.path.abspath(os.path.expanduser(path if equals else label))
-        label = label if equals else os.path.basename(os.path.dirname(os.path.dirname(path)))
-        if not os.access(path, os.X_OK) or os.path.isdir(path):
-            raise BadArgument(f"--python {text}: {path} is not a program")
-        if label in pythons:
-            raise BadArgument(f"--python {text}: the label {label!r} is used twice")
-        pythons[label] = path
-    return pythons
-
-
-def _ops(text: str) -> list[str]:
-    known = (*metrics.OPS, *metrics.CHANNEL_OPS, "all")
-    names = _names(text)
-    if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no collective; choose from {', '.join(known)}")
-    for name in names:
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"no collective {name!r}; choose from {', '.join(known)}")
-    return names
-
-
-def _names(text: str) -> list[str]:
-    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _json_file(text: str) -> str:
-    return text if text == "-" else output_file(text)
-
-
-def _write(file: str, text: str) -> None:
-    if file == "-":
-        print(text)
-        return
-    with open(file, "w") as out:
-        out.write(text + "\n")
+def parse_sizes(text: str) -> list[int]:
+    """``"8,4Ki,1Mi"`` as bytes; Ki, Mi and Gi (or K, M, G) are powers of 1024."""
+    sizes = []
+    for part in text.split(","):
+        match = re.fullmatch(r"0*([1-9]\d*)([kmg]?)i?b?", part.strip().lower())
+        if not match:
+            raise ValueError(f"{part!r} is not a size: 8, 4Ki, 64Mi")
+        sizes.append(int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]])
+    return sizes

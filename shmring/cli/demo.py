@@ -5,26 +5,30 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import random
 import statistics
 import sys
 import tempfile
+import timeit
+from collections.abc import Callable
+from multiprocessing.connection import Client, Listener
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
 import shmring
-from shmring.bench.turns import loop_of, take_turns, turn
-from shmring.bench.worker.pipes import Pipes
+from shmring.core.placement.cpus import usable_processors
 from shmring.launch.numerical_threads import ONE_THREAD
-from shmring.placement.cpus import usable_processors
 
 from . import _training
 from .arguments import count, ranks, whole_number
-from .progress import show
+from .bench import seconds_of
 
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
 NSHOWN = 6  # digits
+BAR = 28  # characters
 NTURNS, NCALLS = 25, 10  # of the exchange alone: turns of each way, and the calls in one
 _SHADES = " .:-=+*#%@"
 
@@ -88,9 +92,9 @@ def run_rank(comm: shmring.Communicator, nepochs: int, seed: int, is_quiet: bool
 def time_exchange(comm: shmring.Communicator, nbytes: int) -> dict[str, list[float]]:
     """Microseconds of a sum of ``nbytes`` through shmring and through pipes, in each of their turns."""
     with tempfile.TemporaryDirectory(prefix="shmring-demo-") as folder:
-        pipes = Pipes(comm.rank, comm.size, comm.broadcast_object(folder), comm.barrier)
+        pipes = _Pipes(comm, comm.broadcast_object(folder))
         comm.barrier()  # all are connected before the folder goes
-    ways = {"shmring": comm.all_reduce, "pipes": pipes.all_reduce}
+    ways: dict[str, Callable[..., object]] = {"shmring": comm.all_reduce, "pipes": pipes.all_reduce}
     arrays = {way: np.full(nbytes // 4, comm.rank + 1, np.float32) for way in ways}
     calls = {way: functools.partial(ways[way], arrays[way]) for way in ways}
     for call in calls.values():
@@ -99,8 +103,42 @@ def time_exchange(comm: shmring.Communicator, nbytes: int) -> dict[str, list[flo
         raise AssertionError("the sums of shmring and of pipes differ")
     for array in arrays.values():
         array.fill(0)  # sums of sums would overflow
-    slices = {way: functools.partial(turn, comm, loop_of(call), NCALLS) for way, call in calls.items()}
-    return take_turns(slices, lambda cycle: cycle >= NTURNS)
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    order = random.Random(0)
+    for _ in range(NTURNS):
+        for way in order.sample(list(ways), len(ways)):
+            found[way].append(1e6 * seconds_of(comm, timeit.Timer(calls[way]), NCALLS, 1))
+    return found
+
+
+class _Pipes:
+    """Pipes of multiprocessing between rank 0 and each other rank, which all call; they meet in a folder."""
+
+    def __init__(self, comm: shmring.Communicator, folder: str) -> None:
+        self.ends: dict[int, Any] = {}
+        if comm.rank == 0:
+            with Listener(f"{folder}/0", "AF_UNIX", backlog=comm.size) as listener:
+                comm.barrier()
+                while len(self.ends) < comm.size - 1:
+                    end = listener.accept()
+                    self.ends[end.recv()] = end
+        else:
+            comm.barrier()
+            self.ends[0] = Client(f"{folder}/0", "AF_UNIX")
+            self.ends[0].send(comm.rank)
+
+    def all_reduce(self, x: np.ndarray) -> None:
+        """As programs write it by hand: rank 0 receives from all others, adds in rank order, and sends."""
+        if 0 in self.ends:
+            self.ends[0].send_bytes(x)
+            self.ends[0].recv_bytes_into(x)
+            return
+        part = np.empty_like(x)
+        for _, end in sorted(self.ends.items()):
+            end.recv_bytes_into(part)
+            x += part
+        for end in self.ends.values():
+            end.send_bytes(x)
 
 
 def _checks(
@@ -146,7 +184,9 @@ def _show_epoch(nepochs: int, epoch: int, loss: float, found: float) -> None:
     text = f"  epoch {epoch:>{len(str(nepochs))}}/{nepochs} "
     results = f" loss {loss:.4f}   test accuracy {found:6.1%}"
     is_last = epoch == nepochs
-    if show(sys.stdout, epoch / nepochs, text, results):
+    if sys.stdout.isatty():
+        filled = BAR * epoch // nepochs
+        print(f"\r\x1b[K{text}[{'#' * filled}{'.' * (BAR - filled)}]{results}", end="")
         print(end="\n" if is_last else "", flush=True)
     elif epoch % max(1, nepochs // 5) == 0 or epoch == 1 or is_last:
         print(f"{text} {results}", flush=True)

@@ -1,7 +1,8 @@
 """Explain a job that hangs: what every rank is in and for how long, the ranks it waits for, and its line of Python.
 
 It is one account of each communicator of the job, the one that a `CollectiveTimeoutError` has. The job goes on, or goes
-on hanging. The line is that of calls that have waited for a millisecond or more.
+on hanging. The line is that of calls that have waited for a millisecond or more. Of a process without communicators it
+is the channels and queues that the process has open, as `shmring top` shows them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 
-from shmring.observe.account import account
+from shmring.channels.inspect import look_at_rings, with_rates
+from shmring.collectives.observe.account import account
+from shmring.core.memory.open_files import OpenFile, open_files
 from shmring.watch.find import Group, Job, look_at_jobs
-from shmring.watch.page import origin_text
-from shmring.watch.report import origin
+from shmring.watch.page import channels_lines, origin_text, text
+from shmring.watch.report import channel_report, origin
 
 from .arguments import BadArgument
 
@@ -26,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Find the job and print its accounts."""
-    jobs = [job for job in look_at_jobs().jobs if _is_meant(job, args.job)]
-    if not jobs:
+    files = list(open_files())
+    jobs = [job for job in look_at_jobs(files).jobs if _is_meant(job, args.job)]
+    accounts = [_account(job) for job in jobs] or _channels(files, args.job)
+    if not accounts:
         raise BadArgument(f"{args.job!r}: {_reason(args.job)}")
-    print("\n\n".join(_account(job) for job in jobs))
+    print("\n\n".join(accounts))
     return 0
 
 
@@ -47,7 +52,14 @@ def _reason(wanted: str) -> str:
         return "there is no such process"
     if owner != os.geteuid():
         return f"it belongs to uid {owner}; only that user's `shmring` can read its memory"
-    return "this process has no communicator that can be read"
+    return "this process has no communicator, channel or queue that can be read"
+
+
+def _channels(files: list[OpenFile], pid: str) -> list[str]:
+    rings = look_at_rings(file for file in files if str(file.pid) == pid)
+    if not rings:
+        return []
+    return [text(channels_lines([channel_report(one, False) for one in with_rates(rings, rings, 0.0)]))]
 
 
 def _account(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""Show versions, kernels, topology, limits, launcher, thresholds, and names left in shared memory by dead jobs.
+"""Show versions, kernels, topology, limits, launcher, thresholds, running jobs, blocks, and names left by dead jobs.
 
 The names of live jobs are never removed: their rendezvous is in progress.
 """
@@ -15,18 +15,21 @@ from typing import Any
 
 import numpy
 
-from shmring.bootstrap.environment import detected, discover
-from shmring.bootstrap.tuning import derive
 from shmring.channels.inspect import ChannelLook, list_channels
+from shmring.collectives.bootstrap.environment import detected, discover
+from shmring.collectives.bootstrap.tuning import derive
 from shmring.config import configure
-from shmring.kernel.reduce import kernels
-from shmring.memory import names
-from shmring.memory.sweep import Leftover, leftovers
-from shmring.placement.topology import last_level_nbytes, second_level_nbytes
-from shmring.placement.topology_file import dump
-from shmring.placement.topology_file import topology as look_at_machine
-from shmring.ring.inspect import EndLook
+from shmring.core.blocks.look import HeldBlocks, held_blocks
+from shmring.core.kernel.reduce import kernels
+from shmring.core.memory import names
+from shmring.core.memory.sweep import Leftover, leftovers
+from shmring.core.placement.topology import last_level_nbytes, second_level_nbytes
+from shmring.core.placement.topology_file import dump
+from shmring.core.placement.topology_file import topology as look_at_machine
+from shmring.core.ring.inspect import EndLook
 from shmring.version import __version__
+from shmring.watch.find import look_at_jobs
+from shmring.watch.places import Place, places
 
 from .arguments import duration
 
@@ -41,9 +44,7 @@ _LIMITS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring info``."""
     parser.add_argument("--json", action="store_true", help="write one JSON object")
-    parser.add_argument(
-        "--topology-json", action="store_true", help="only the topology, in the format of SHMRING_TOPOLOGY"
-    )
+    parser.add_argument("--topology-json", action="store_true", help="only the topology, as JSON")
     parser.add_argument("--channels", action="store_true", help="only the open channels: waiting ends, fill, rates")
     parser.add_argument(
         "--interval",
@@ -65,6 +66,7 @@ def main(args: argparse.Namespace) -> int:
     removed = _clean() if args.clean else []
     standing = leftovers()
     machine = look_at_machine()
+    ranks, blocks = places(look_at_jobs()), held_blocks()
     facts = {
         "version": {"shmring": __version__, "python": platform.python_version(), "numpy": numpy.__version__},
         "platform": platform.platform(),
@@ -74,13 +76,15 @@ def main(args: argparse.Namespace) -> int:
         "thresholds": _thresholds(machine.usable),
         "launcher": _launcher(),
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("SHMRING_")},
+        "ranks": [place._asdict() for place in ranks],
+        "blocks": [held._asdict() for held in blocks],
         "leftovers": [leftover._asdict() for leftover in standing],
         "removed": removed,
     }
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
-        print(_for_people(facts, machine.describe(), standing))
+        print(_for_people(facts, machine.describe(), ranks, blocks, standing))
     return 0
 
 
@@ -129,10 +133,12 @@ def _thresholds(processors: float) -> dict[str, Any]:
     except ValueError as error:
         return {"problem": str(error)}
     found = derive(config, 2, processors, 0.0, last_level_nbytes())
+    if config.internals.pair_queue_nbytes < 0:
+        found.why["pair_queue_nbytes"] = "derived: eight slots, from 512 KiB to 2 MiB"
     values: dict[str, Any] = {
         "slot_nbytes": config.slot_nbytes,
         "nslots": config.nslots,
-        "pair_queue_nbytes": config.internals.pair_queue_nbytes,
+        "pair_queue_nbytes": config.pair_queue_limit(2),
         "eager_nbytes": found.eager_nbytes,
         "past_cache_nbytes": found.past_cache_nbytes,
         "spin_us": config.spin_ns(2, processors) / 1e3,
@@ -155,7 +161,9 @@ def _launcher() -> dict[str, Any]:
         return {"name": name, "job": None, "problem": str(error) if name else None}
 
 
-def _for_people(facts: dict[str, Any], drawing: str, standing: list[Leftover]) -> str:
+def _for_people(
+    facts: dict[str, Any], drawing: str, ranks: list[Place], blocks: list[HeldBlocks], standing: list[Leftover]
+) -> str:
     runnable = ", ".join(facts["kernels"]["runnable"])
     limits = ", ".join(f"{name} {'unlimited' if v is None else v}" for name, v in facts["limits"].items())
     versions = ", ".join(f"{name} {version}" for name, version in facts["version"].items())
@@ -172,6 +180,8 @@ def _for_people(facts: dict[str, Any], drawing: str, standing: list[Leftover]) -
         ("launcher", launched),
         ("settings", "\n".join(f"{name}={value}" for name, value in facts["settings"].items()) or "all by default"),
         ("thresholds", _thresholds_for_people(facts["thresholds"])),
+        ("ranks", "\n".join(place.describe() for place in ranks) or "none that can be seen"),
+        ("blocks", "\n".join(held.describe() for held in blocks) or "none that can be seen"),
         ("leftovers", "\n".join(f"{x.name}  {x.nbytes} bytes, pid {x.pid}: {x.status}" for x in standing) or "none"),
     ]
     if facts["removed"]:

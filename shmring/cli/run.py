@@ -20,9 +20,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from shmring.core.placement.cpu_binding import UNITS
 from shmring.launch.run import run
 from shmring.nodes.discovery import FORCED_COUNT
-from shmring.placement.cpu_binding import UNITS
 
 from .arguments import BadArgument, limit, ranks
 

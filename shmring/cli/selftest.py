@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 
-from shmring.placement.topology_file import topology
+from shmring.core.placement.topology_file import topology
 from shmring.selftest import Outcome, run_checks
 from shmring.version import __version__
 

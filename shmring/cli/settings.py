@@ -15,9 +15,9 @@ _READ = {
     "top": ("kernel", "file prefix"),
     "dump": ("kernel", "file prefix"),
     "trace": ("kernel",),
-    "info": ("kernel", "file prefix", "topology"),
+    "info": ("kernel", "file prefix"),
     "selftest": ("kernel",),
-    "demo": ("kernel", "file prefix", "topology", "communicator"),
+    "demo": ("kernel", "file prefix", "communicator"),
     "bench": ("kernel",),
 }
 
@@ -37,20 +37,15 @@ def check(command: str) -> None:
 
 
 def _kernel() -> None:
-    importlib.import_module("shmring.kernel.reduce")  # which reads SHMRING_KERNEL
+    importlib.import_module("shmring.core.kernel.reduce")  # which reads SHMRING_KERNEL
 
 
 def _file_prefix() -> None:
-    importlib.import_module("shmring.memory.spelling").user_prefix()
-
-
-def _topology() -> None:
-    importlib.import_module("shmring.placement.topology_file").topology()
+    importlib.import_module("shmring.core.memory.spelling").user_prefix()
 
 
 _PARSERS: dict[str, Callable[[], object]] = {
     "kernel": _kernel,
     "file prefix": _file_prefix,
-    "topology": _topology,
     "communicator": configure,
 }

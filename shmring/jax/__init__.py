@@ -8,6 +8,15 @@ no shared memory (see ``docs/jax.md``).
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shmring.jax.functions.binding import new_token
+    from shmring.jax.functions.messages import Status, barrier, recv, send, sendrecv
+    from shmring.jax.functions.movement import all_gather, all_to_all, broadcast, gather, permute, scatter
+    from shmring.jax.functions.reductions import all_reduce, copy_to_all, exscan, reduce, reduce_scatter, scan
+    from shmring.jax.start import initialize
+    from shmring.launch.named import communicator, set_communicator
 
 # Public name -> its module.
 _MODULES = {
@@ -34,7 +43,29 @@ _MODULES = {
     "set_communicator": "launch.named",
 }
 
-__all__ = [*_MODULES]
+__all__ = [
+    "Status",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "communicator",
+    "copy_to_all",
+    "exscan",
+    "gather",
+    "initialize",
+    "new_token",
+    "permute",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scan",
+    "scatter",
+    "send",
+    "sendrecv",
+    "set_communicator",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -25,13 +25,28 @@ def main() -> int | None:
         return 2
     prepare()
     sys.argv = command
-    if is_module:
-        sys.path[0] = os.getcwd()
-        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = os.path.dirname(os.path.realpath(command[0]))
-        runpy.run_path(command[0], run_name="__main__")
+    try:
+        if is_module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = os.path.dirname(os.path.realpath(command[0]))
+            runpy.run_path(command[0], run_name="__main__")
+    finally:
+        if os.environ.get("RANK") == "0" and "SHMRING_SESSION" in os.environ:
+            _show_if_apart(command[0], int(os.environ["WORLD_SIZE"]))
     return None
+
+
+def _show_if_apart(program: str, nprocesses: int) -> None:
+    """Print that the processes of a job were none for JAX, if so."""
+    distributed = sys.modules.get("jax._src.distributed")
+    if nprocesses > 1 and distributed and distributed.global_state.coordinator_address is None:
+        print(
+            f"shmring run --jax: {program} has not called jax.distributed.initialize(): its {nprocesses} processes ran "
+            "apart, each as a job of its own",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ cdef public int shmring_mpi_start() except -1:
     """Connect this process with the others of JAX's distributed client; raises if that is not possible."""
     global api, world_rank, world_size
     api = shmring_import()
-    world_rank, world_size = world.connect()
+    world_rank, world_size = world.connect(activity)
     return 0
 
 

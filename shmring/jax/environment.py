@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 # Registers shmring's exit handlers before jax is imported, so they run after JAX's, which may still have work under
 # way.
-import shmring.base.lifecycle  # noqa: F401
+import shmring.core.base.lifecycle  # noqa: F401
 
 _CLUSTERS = "jax._src.clusters"
 _HOW = (

@@ -6,6 +6,7 @@ Rank, size and rendezvous come from that client, not from the environment: all p
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -14,19 +15,22 @@ import socket
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shmring.base.lifecycle import exit_reason
-from shmring.base.weak_set import WeakSet
 from shmring.config import configure
-from shmring.errors import BrokenError, RendezvousError, ShmringError
+from shmring.core.base.lifecycle import exit_reason
+from shmring.core.base.weak_set import WeakSet
+from shmring.core.memory.segment import boot_id
+from shmring.errors import AbortedError, BrokenError, RendezvousError, ShmringError
 from shmring.launch.init import init
-from shmring.memory.segment import boot_id
 
 if TYPE_CHECKING:
     from shmring.communicator import Communicator
+
+Activity = Callable[[], tuple[int, int]]
 
 # Keyword arguments of `shmring.init`, from `shmring.jax.initialize`.
 settings: dict[str, Any] = {}
@@ -45,8 +49,11 @@ _ONE_DEVICE = (
 class _World:
     """The communicator of all processes, and what is known of their devices."""
 
-    def __init__(self, client: Any, size: int, communicator: Communicator | None, problem: str = "") -> None:
+    def __init__(
+        self, client: Any, size: int, communicator: Communicator | None, activity: Activity, problem: str = ""
+    ) -> None:
         self.client = client
+        self.activity = activity
         self.size = size
         self.communicator = communicator
         self.problem = problem  # why there is no communicator
@@ -62,11 +69,9 @@ class _World:
         still be running, so communicators are closed once it has finished. A thread that is started now waits for that,
         because none can be started during the interpreter's exit.
         """
-        from shmring.jax._mpi import activity
-
         self.exits.wait()
         before = None
-        while before != (before := activity()) or before[0] != before[1]:
+        while before != (before := self.activity()) or before[0] != before[1]:
             time.sleep(_QUIET_S)
         for one in self.communicators():
             one.close()
@@ -79,8 +84,10 @@ class _World:
 _world: _World | None = None
 
 
-def connect() -> tuple[int, int]:
+def connect(activity: Activity) -> tuple[int, int]:
     """Make the communicator of all processes; returns rank and size.
+
+    ``activity`` returns how many operations have begun, and how many have ended.
 
     If a process cannot take part, no process can make a group, and each warns with the reason: JAX ignores the result
     of MPI's start.
@@ -92,9 +99,10 @@ def connect() -> tuple[int, int]:
             session = agree(state.client, state.process_id, state.num_processes)
             made = init(rank=state.process_id, size=state.num_processes, session=session,
                         rendezvous_timeout=_patience(), **settings)  # fmt: skip
-            _world = _World(state.client, state.num_processes, made)
+            _world = _World(state.client, state.num_processes, made, activity)
         except Exception as error:
-            _world = _World(state.client, state.num_processes, None, f"shmring.{type(error).__name__}: {error}")
+            problem = f"shmring.{type(error).__name__}: {error}"
+            _world = _World(state.client, state.num_processes, None, activity, problem)
             warnings.warn(f"no collective of JAX will work: {_world.problem}", RuntimeWarning, stacklevel=2)
     return state.process_id, state.num_processes
 
@@ -127,14 +135,35 @@ def split(color: int, key: int) -> tuple[Communicator | None, str, int]:
 
 
 def exit() -> None:
-    """JAX has begun to exit. After an uncaught exception peers get an error at once."""
+    """JAX has begun to exit. After an uncaught exception peers get an error at once, and are not waited for."""
     if _world is None:
         return
     reason = exit_reason()
     for one in _world.communicators() if reason else ():
         with contextlib.suppress(ShmringError):  # broken before
             one.abort(reason)
+    if reason or any(map(_is_aborted, _world.communicators())):
+        _forget_client()
     _world.exits.set()
+
+
+def _is_aborted(one: Communicator) -> bool:
+    """Whether an exception has ended another process, which does not wait for this one."""
+    try:
+        one.engine.check_usable()
+    except AbortedError:
+        return True
+    except ShmringError:  # others may wait for this one
+        return False
+    return False
+
+
+def _forget_client() -> None:
+    """Have JAX not wait for the other processes, which may never come; also not in the destructor of its client."""
+    state = _client_state()
+    for part in (state.client, state.service):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    state.client = state.service = None
 
 
 def inconsistency(given: list, owner: dict[int, int]) -> str:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from shmring.bootstrap.connect import connect
-from shmring.bootstrap.environment import discover
+from shmring.collectives.bootstrap.connect import connect
+from shmring.collectives.bootstrap.environment import discover
 from shmring.communicator import Communicator
 from shmring.config import configure
+from shmring.core.memory.sweep import sweep_leftovers
 from shmring.launch.processes import seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from shmring.typing import Settings
 
 
 def init(
@@ -17,7 +24,7 @@ def init(
     size: int | None = None,
     session: str | None = None,
     rendezvous_timeout: float | None = 300.0,
-    **settings,
+    **settings: Unpack[Settings],
 ) -> Communicator:
     """Find the other ranks and return the communicator of all of them.
 
@@ -62,4 +69,6 @@ def init(
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
     limit = seconds(rendezvous_timeout, "rendezvous_timeout")
+    if job.rank == 0:
+        sweep_leftovers()
     return Communicator(connect(job.session, job.rank, job.size, config, None if limit == math.inf else limit))

@@ -8,15 +8,17 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from shmring.base.timeouts import timeout_ns
+from shmring.core.base.sysfs import stat_fields
+from shmring.core.base.timeouts import timeout_ns
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_libc = ctypes.CDLL(None)
+_prctl = getattr(_libc, "prctl", None)
 
 
 # The longest single wait for the kernel, which does not take every float: what is longer is waited for in turns.
@@ -24,7 +26,7 @@ LONGEST_WAIT_S = 3600.0
 
 
 def seconds(value: float | None, name: str) -> float:
-    """A limit of time by the rule for all timeouts (`shmring.base.timeouts.timeout_ns`); infinity for no limit."""
+    """A limit of time by the rule for all timeouts (`shmring.core.base.timeouts.timeout_ns`); infinity for no limit."""
     try:
         nanoseconds = timeout_ns(value)
     except (TypeError, ValueError) as error:
@@ -43,6 +45,28 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if parent_pid is not None and os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _SignalInfo(ctypes.Structure):
+    """``siginfo_t``."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("number", "errno", "code")] + [("rest", ctypes.c_char * 116)]
+
+
+def take_signal(numbers: Iterable[int], seconds: float) -> tuple[int, int] | None:
+    """Wait for one of these signals, which are blocked; its number and ``si_code``.
+
+    None once the time is over, and also earlier, as when this process was stopped and goes on. Python's `sigtimedwait`
+    then returns what lies in memory, if the time is over, too.
+    """
+    expected = (ctypes.c_ulong * 16)()  # at least the size of sigset_t
+    _libc.sigemptyset(expected)
+    for number in numbers:
+        _libc.sigaddset(expected, int(number))
+    whole = int(seconds)
+    info, limit = _SignalInfo(), (ctypes.c_long * 2)(whole, int((seconds - whole) * 1e9))
+    number = _libc.sigtimedwait(expected, ctypes.byref(info), limit)
+    return (number, info.code) if number > 0 else None
 
 
 @contextlib.contextmanager
@@ -97,9 +121,5 @@ def describe_signal(number: int) -> str:
 
 
 def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            # The name in parentheses may hold anything, so count from its end.
-            return int(stat.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields else 0

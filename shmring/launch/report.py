@@ -14,7 +14,8 @@ import traceback
 from typing import NamedTuple
 
 from shmring.communicator import Communicator
-from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
+from shmring.core.base.followed import is_followed
+from shmring.errors import BrokenError, RankFailedError
 from shmring.launch.cloudpickling import dumps
 
 _HEADER = struct.Struct("=qqqq")  # kind, status, number of bytes of the text and of the pickle
@@ -102,7 +103,7 @@ def report_of_failure(error: BaseException) -> Report:
         once = dumps(error)
         if isinstance(pickle.loads(once), BaseException):
             pickled = once
-    kind = Kind.FOLLOWED if isinstance(error, (AbortedError, PeerLostError)) else Kind.RAISED
+    kind = Kind.FOLLOWED if is_followed(error) else Kind.RAISED
     return Report(kind, 0, text, pickled)
 
 

@@ -12,29 +12,32 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
-from shmring.bootstrap.environment import rank_variables
-from shmring.engine.kinds import check_size
+from shmring.collectives.bootstrap.environment import rank_variables
+from shmring.collectives.engine.kinds import check_size
+from shmring.core.base import followed
+from shmring.core.base.pace import Pace
+from shmring.core.memory.descriptor import hold_standard
+from shmring.core.memory.sweep import sweep
+from shmring.core.placement.cpu_binding import masks
+from shmring.core.placement.cpus import usable_processors
+from shmring.core.placement.topology import discover
+from shmring.launch.command import Command
 from shmring.launch.numerical_threads import thread_share, thread_share_text
 from shmring.launch.processes import (
     adopted,
     adopting_orphans,
     children,
     describe_status,
-    die_with_parent,
     seconds,
+    take_signal,
 )
 from shmring.launch.supervisor import Rank, Supervisor
-from shmring.memory.sweep import sweep
-from shmring.placement.cpu_binding import masks
-from shmring.placement.cpus import usable_processors
-from shmring.placement.topology import discover
 
 _FORWARDED = {
     signal.SIGINT,
@@ -48,6 +51,10 @@ _TERMINATING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 # Seconds. A thread that does not block SIGCHLD may take it just before the loop waits; the loop finds the end of the
 # child after this time.
 _MISSED_SIGNAL_S = 0.5
+# Seconds that the others have once a rank has failed: to print their errors; and if that one only followed, to be the
+# one that failed of itself.
+_LAST_WORDS_S = 0.5
+_CULPRIT_S = 5.0
 _SI_KERNEL = 0x80  # si_code of what the terminal sends, to the whole foreground group
 
 
@@ -75,7 +82,7 @@ def run(
         set for them unless it has a value, so that Python programs still show each line when they print it.
     bind : {"core", "l3", "numa", "none"}
         Bind each rank to the processors of one core, one last-level cache, or one NUMA node, of those that this process
-        may use; ranks in order fill the units in order (`shmring.placement.cpu_binding`).
+        may use; ranks in order fill the units in order (`shmring.core.placement.cpu_binding`).
     grace : float
         Seconds from SIGTERM to SIGKILL; None: no limit.
 
@@ -83,6 +90,7 @@ def run(
     -------
     int
         0 if every rank's status was 0; else the status of the rank that failed first, or 128 + N if signal N killed it.
+        A rank that only followed from the failure of another one counts if there is no other: its status is 69.
 
     Raises
     ------
@@ -116,6 +124,7 @@ def run(
     # Without another thread, which may start processes, all that this one adopts was left by the ranks.
     is_alone = threading.active_count() == 1
     with adopting_orphans(), _blocked_signals() as (mask_before, waited):
+        hold_standard()
         commands = _Commands(
             list(command),
             [{**variables, **rank_variables(rank, size, session)} for rank in range(size)],
@@ -162,7 +171,7 @@ def _blocked_signals() -> Iterator[tuple[set, set]]:
         yield before, waited
     finally:
         # What came after the last wait is meant for ranks that have ended.
-        while signal.sigtimedwait(waited, 0) is not None:
+        while take_signal(waited, 0) is not None:
             pass
         try:
             for number, handler in handlers.items():
@@ -208,31 +217,46 @@ class _Commands(Supervisor["_Rank"]):
         self._pumps: list[threading.Thread] = []
 
     def make(self, number: int) -> _Rank:
-        return _Rank(number, self._start)
+        return _Rank(number, self._start, self._tags_output)
 
     def look(self, ranks: Sequence[_Rank], seconds: float) -> None:
         """Take a signal, and pass it on to the ranks, or take the ends of ranks."""
         if not self._pumps:
             self._pump()
-        info = signal.sigtimedwait(self._waited, min(seconds, _MISSED_SIGNAL_S))
+        taken = take_signal(self._waited, min(seconds, _MISSED_SIGNAL_S))
         now = time.monotonic()
         self._reap(ranks)
-        if info is None or info.si_signo == signal.SIGCHLD:
+        if taken is None or taken[0] == signal.SIGCHLD:
             return
-        number = signal.Signals(info.si_signo)
+        number, code = signal.Signals(taken[0]), taken[1]
         if number in _TERMINATING:
             if self._interrupted_at is None:
                 self._interrupted_at = now
             elif now - self._interrupted_at > 0.5:  # not the echo of the first one
                 number = signal.SIGKILL
         # The terminal sends to the whole group, so the ranks have that signal already.
-        if number == signal.SIGKILL or info.si_code != _SI_KERNEL:
+        if number == signal.SIGKILL or code != _SI_KERNEL:
             for rank in self.running:
                 rank.process.send_signal(number)
 
     def patience(self) -> float:
-        # After Ctrl-C every rank ends by itself; otherwise the others would go on.
-        return 0.0 if self._interrupted_at is None else self.grace
+        first, now = self.failed[0], time.monotonic()
+        if self._interrupted_at is not None:  # every rank ends by itself
+            return max(first.failed_at, self._interrupted_at) + self.grace - now
+        return first.failed_at + (_CULPRIT_S if first.followed else _LAST_WORDS_S) - now
+
+    def end_all(self) -> None:
+        """Print which rank has failed, after what the ranks have printed of that, and end the others."""
+        if self.failed:
+            self._show(self.failed[0])
+        super().end_all()
+
+    def _show(self, rank: _Rank) -> None:
+        what = f"rank {rank.number} (pid {rank.pid}) {describe_status(rank.process.returncode)}"
+        if rank.followed:
+            what += ", as a rank that it needed had aborted or closed its communicator"
+        with contextlib.suppress(OSError):  # a standard error that cannot be written
+            print(f"shmring run: {what}{'; ending the others' if self.running else ''}", file=sys.stderr)
 
     def close(self) -> None:
         """Wait until all that the ranks wrote has been copied; no process has the other ends of the pipes."""
@@ -242,27 +266,17 @@ class _Commands(Supervisor["_Rank"]):
             for stream, _ in rank.pipes:
                 stream.close()
 
-    def _start(self, number: int) -> subprocess.Popen:
+    def _start(self, number: int, outputs: Sequence[int]) -> Command:
         """Start one rank, in this process group, so that the terminal's signals and job control reach it."""
-        parent_pid = os.getpid()
-
-        def prepare() -> None:
-            die_with_parent(parent_pid)
-            if self._processors is not None:
-                os.sched_setaffinity(0, self._processors[number])
-            for blocked in self._waited:
-                signal.signal(blocked, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-
-        pipe = subprocess.PIPE if self._tags_output else None
-        return subprocess.Popen(
-            self._command,
-            env={**os.environ, **self._variables[number]},
-            stdin=None if number == 0 else subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            preexec_fn=prepare,  # safe: no thread has been started here yet
-        )
+        with contextlib.ExitStack() as opened:
+            none = -1 if number == 0 else opened.enter_context(open(os.devnull)).fileno()
+            return Command(
+                self._command,
+                {**os.environ, **self._variables[number]},
+                (none, *(outputs or (-1, -1))),
+                None if self._processors is None else self._processors[number],
+                self._mask,
+            )
 
     def _pump(self) -> None:
         for rank in self.ranks:
@@ -273,13 +287,8 @@ class _Commands(Supervisor["_Rank"]):
 
     def _reap(self, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
-            is_first = not self.failed
             rank.reap()
-            if rank.failed and is_first:
-                what = f"rank {rank.number} (pid {rank.pid}) {describe_status(rank.process.returncode)}"
-                with contextlib.suppress(OSError):  # a standard error that cannot be written
-                    print(f"shmring run: {what}{'; ending the others' if self.running else ''}", file=sys.stderr)
-        # Adopted orphans must not pile up as zombies in a long run. A rank that ended just now is left to Popen.
+        # Adopted orphans must not pile up as zombies in a long run. A rank that ended just now is left to `Command`.
         own = {rank.pid for rank in self.ranks}
         for pid in adopted() - self._not_adopted - own:
             with contextlib.suppress(ChildProcessError):
@@ -289,16 +298,24 @@ class _Commands(Supervisor["_Rank"]):
 class _Rank(Rank):
     """One command: running, or ended with a status."""
 
-    def __init__(self, number: int, start: Callable[[int], subprocess.Popen]) -> None:
+    def __init__(self, number: int, start: Callable[[int, Sequence[int]], Command], tags_output: bool) -> None:
         super().__init__(number)
-        self._start = start
+        self._start, self._tags_output = start, tags_output
         self.pid = 0
         self.pipes: list[tuple[IO[bytes], int]] = []
 
     def start(self) -> None:
-        self.process = self._start(self.number)
+        inputs = []
+        try:
+            for target in (1, 2) if self._tags_output else ():
+                output, written = os.pipe2(os.O_CLOEXEC)
+                inputs.append(written)
+                self.pipes.append((open(output, "rb"), target))  # noqa: SIM115  (closed by its owner)
+            self.process = self._start(self.number, inputs)
+        finally:
+            for one in inputs:
+                os.close(one)
         self.running, self.pid = True, self.process.pid
-        self.pipes = [(s, target) for target, s in ((1, self.process.stdout), (2, self.process.stderr)) if s]
 
     def stop(self, by_force: bool) -> None:
         self.process.send_signal(signal.SIGKILL if by_force else signal.SIGTERM)
@@ -309,7 +326,7 @@ class _Rank(Rank):
         if status is not None:
             self.running = False
             if status:
-                self.fail(self.is_ended_here)
+                self.fail(self.is_ended_here or status == followed.STATUS)
 
     @property
     def status(self) -> int:
@@ -326,6 +343,7 @@ def _end_adopted(older: set[int], grace: float, session: str | None) -> None:
     """
     kill_at = time.monotonic() + grace
     asked: set[int] = set()
+    pace = Pace()
     while orphans := {pid for pid in adopted() - older if session is None or _is_of(pid, session)}:
         force = time.monotonic() > kill_at
         for pid in orphans:
@@ -333,7 +351,7 @@ def _end_adopted(older: set[int], grace: float, session: str | None) -> None:
                 if os.waitpid(pid, os.WNOHANG)[0] == 0 and (force or pid not in asked):
                     os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)
                     asked.add(pid)
-        time.sleep(0.005)
+        pace.pause()
 
 
 def _is_of(pid: int, session: str) -> bool:

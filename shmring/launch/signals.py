@@ -14,7 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from shmring.base.lifecycle import in_child
+from shmring.core.base.lifecycle import in_child
+from shmring.core.memory.descriptor import above_standard
 
 NO_SIGNAL = b"\0"  # among the numbers of signals, as event loops write it, too
 
@@ -24,11 +25,12 @@ class HeldSignals:
 
     ``fileno()`` is readable while signals wait for `deliver`, also those that the kernel gave to another thread: the
     main one, asleep, would not run Python's part of the handler. Nothing is held in a thread other than the main one,
-    where Python calls no handlers.
+    where Python calls no handlers. While the main thread is in it SIGCHLD is not ignored, for then the kernel would
+    discard the statuses of children.
     """
 
     def __init__(self) -> None:
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._handlers: dict[int, Any] = {}
         self._waiting: list[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = []
         self._ends: tuple[int, ...] = ()
         self._wakeup_before: int | None = None
@@ -41,8 +43,11 @@ class HeldSignals:
                     if callable(handler):
                         self._handlers[number] = handler
                         signal.signal(number, self._note)
+                    elif number == signal.SIGCHLD and handler == signal.SIG_IGN:
+                        self._handlers[number] = handler
+                        signal.signal(number, signal.SIG_DFL)
             _active.append(self)
-            self._ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._ends = tuple(map(above_standard, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)))
             if self._handlers:
                 self._wakeup_before = signal.set_wakeup_fd(self._ends[1], warn_on_full_buffer=False)
             if self._waiting:

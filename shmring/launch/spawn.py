@@ -16,13 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
-from shmring.base.lifecycle import in_child
-from shmring.bootstrap.environment import rank_variables
-from shmring.engine.kinds import check_size
+from shmring.collectives.bootstrap.environment import rank_variables
+from shmring.collectives.engine.kinds import check_size
+from shmring.core.base.lifecycle import in_child
+from shmring.core.memory.descriptor import above_standard, hold_standard
+from shmring.core.memory.sweep import sweep
+from shmring.core.placement.cpus import usable_processors
 from shmring.errors import PeerLostError, RankFailedError
-from shmring.launch.cloudpickling import check_portable
+from shmring.launch.cloudpickling import check_portable, hidden_main
 from shmring.launch.init import init as init_communicator
 from shmring.launch.numerical_threads import thread_share, thread_share_text
 from shmring.launch.processes import LONGEST_WAIT_S, describe_signal, die_with_parent, seconds
@@ -40,23 +43,27 @@ from shmring.launch.signals import HeldSignals
 from shmring.launch.spawn_arguments import SpawnArguments
 from shmring.launch.supervisor import Rank, Supervisor
 from shmring.launch.threads import check_free_threaded, run_in_threads
-from shmring.memory.sweep import sweep
-from shmring.placement.cpus import usable_processors
+
+if TYPE_CHECKING:
+    from shmring.communicator import Communicator
+    from shmring.typing import StartMethod
+
+T = TypeVar("T")
 
 
 def spawn(
-    fn: Callable[..., Any],
+    fn: Callable[Concatenate[Communicator, ...], T],
     size: int,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     timeout: float | None = None,
-    start_method: str = "spawn",
+    start_method: StartMethod = "spawn",
     env: Mapping[str, str] | None = None,
     init: Mapping[str, Any] | None = None,
     grace: float = 2.0,
     threads: bool = False,
-) -> list[Any]:
+) -> list[T]:
     """Run ``fn(comm, *args, **kwargs)`` in ``size`` processes; return what it returned on each rank.
 
     Parameters
@@ -104,7 +111,8 @@ def spawn(
         ``size`` is not a possible number of ranks, ``timeout`` or ``grace`` is negative or NaN, the platform has
         no such ``start_method``, or that or ``env`` is given with ``threads``.
     RuntimeError
-        ``threads``, where Python has the GIL, or has enabled it.
+        This process is a daemon of `multiprocessing`, as the workers of a pool are; or ``threads``, where Python has
+        the GIL, or has enabled it.
     PeerLostError
         A rank was killed by a signal, which the message names.
     RankFailedError
@@ -129,8 +137,14 @@ def spawn(
     A thread cannot be killed: with ``threads``, the communicators of ranks that must end are aborted, and after
     ``grace`` a RuntimeWarning names those that are still running. They end at their next call, or with the process.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(_NOT_GUARDED)
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
+        raise SystemExit(_NOT_GUARDED if process.name.startswith(_RANK_NAME) else _IMPORTED)
+    if process.daemon and not threads:
+        raise RuntimeError(
+            "this process is a daemon of multiprocessing, as the workers of a Pool are, and may start no processes: "
+            "call spawn in a worker of concurrent.futures.ProcessPoolExecutor, or in a Process with daemon=False"
+        )
     check_size(operator.index(size))
     context = multiprocessing.get_context(start_method)
     if threads:
@@ -145,6 +159,7 @@ def spawn(
     if threads:
         return run_in_threads(call, size, timeout, deadline, grace)
     env = {**_thread_share(size, {**os.environ, **(env or {})}), **(env or {})}
+    hold_standard()
     with HeldSignals() as signals:
         processes = _Processes(context, size, call, env, grace, signals)
         try:
@@ -156,9 +171,12 @@ def spawn(
     return [rank.result() for rank in processes.ranks]
 
 
-# The status of a process that calls spawn while it imports the program of the process that has started it. It ends at
-# once and without a traceback: the process that has started it has the message.
+# The status of a rank that calls spawn while it imports the program of the process that has started it. It ends at once
+# and without a traceback: the process that has started it has the message.
 _NOT_GUARDED = 176
+_GUARD = "put that call, and all that only the first process has to do, under `if __name__ == '__main__':`"
+_IMPORTED = f"shmring.spawn: this process imports the program that has started it, and which calls spawn: {_GUARD}"
+_RANK_NAME = "shmring rank"
 _shown: set[str] = set()
 
 
@@ -204,12 +222,16 @@ class _Rank(Rank):
         self._variables = variables
         self._report: Report | None = None
         self._pidfd = -1
-        self._inbox, self._outbox = context.Pipe(duplex=False)
+        inbox, outbox = map(above_standard, os.pipe())
+        self._inbox, self._outbox = Connection(inbox, writable=False), Connection(outbox, readable=False)
         self._reader = ReportReader(self._inbox.fileno())
         self._is_child = context.get_start_method() != "forkserver"
+        self._is_exec = context.get_start_method() != "fork"
         parent_pid = os.getpid() if self._is_child else None
         self._arguments = SpawnArguments(variables, *call)
-        self._process = context.Process(target=_child, args=(self._outbox, parent_pid, self._arguments))
+        self._process = context.Process(
+            target=_child, args=(self._outbox, parent_pid, self._arguments), name=f"{_RANK_NAME} {number}"
+        )
 
     @property
     def events(self) -> list[Any]:
@@ -219,7 +241,8 @@ class _Rank(Rank):
 
     def start(self) -> None:
         # From then on only the child has the other end of the pipe.
-        with self._outbox, contextlib.closing(self._arguments), _exported(self._variables):
+        hidden = hidden_main() if self._is_exec else contextlib.nullcontext()
+        with self._outbox, contextlib.closing(self._arguments), _exported(self._variables), hidden:
             try:
                 self._process.start()
             finally:
@@ -227,7 +250,7 @@ class _Rank(Rank):
         # The sentinel of multiprocessing is a pipe, which children of the rank inherit and keep open after its end.
         if self._is_child:
             with contextlib.suppress(AttributeError, OSError):  # a Python or a kernel without it; no descriptor
-                self._pidfd = os.pidfd_open(self._process.pid)
+                self._pidfd = above_standard(os.pidfd_open(self._process.pid))
 
     def look(self, ready: Sequence[Any]) -> None:
         """Read what the child has sent, and note its end."""
@@ -249,11 +272,12 @@ class _Rank(Rank):
 
     def close(self) -> None:
         self._inbox.close()
-        self._process.close()
+        with contextlib.suppress(ValueError):  # its status is lost, so that it counts as running
+            self._process.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
 
-    def result(self) -> object:
+    def result(self) -> Any:
         """The result of ``fn``; the rank has not failed."""
         assert self._report is not None
         return result_of(self._report, self.number)
@@ -265,11 +289,11 @@ class _Rank(Rank):
         # Status 0 is for a rank that called os._exit(0): it has no result either.
         name, status = f"rank {self.number} (pid {self._pid})", self._status
         if status == _NOT_GUARDED:
-            text = (
-                "each rank imports the program, which then calls spawn again: put that call, and all that only this "
-                "process has to do, under `if __name__ == '__main__':`"
-            )
+            text = f"each rank imports the program, which then calls spawn again: {_GUARD}"
             return RankFailedError(text, self.number, status)
+        if status is None:  # in a thread, which cannot change what SIGCHLD does
+            text = f"{name} ended without a result; this program ignores SIGCHLD, and so its status is lost"
+            return RankFailedError(text, self.number)
         if status < 0:
             return PeerLostError(f"{name} was killed by {describe_signal(-status)}", self.number, self._pid)
         return RankFailedError(
@@ -280,7 +304,7 @@ class _Rank(Rank):
 
     def fail(self, followed: bool) -> None:
         super().fail(followed)
-        self._pid, self._status = self._process.pid or 0, self._process.exitcode or 0
+        self._pid, self._status = self._process.pid or 0, self._process.exitcode
 
     def _take(self, report: Report | None) -> None:
         self._report = report

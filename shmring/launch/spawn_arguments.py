@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 from io import BufferedWriter
-from multiprocessing import reduction
 from typing import Any
 
+from shmring.core.memory.descriptor import above_standard, passed_on
 from shmring.launch.cloudpickling import dump
 
 
@@ -24,10 +24,10 @@ class SpawnArguments:
 
     def __reduce__(self) -> tuple:
         # While the process is started, not before: locks and ends of channels can be pickled only then.
-        self._memory = os.fdopen(os.memfd_create("arguments"), "wb")
+        self._memory = os.fdopen(above_standard(os.memfd_create("arguments")), "wb")
         dump(self.args, self._memory)
         self._memory.flush()
-        return _load, (reduction.DupFd(self._memory.fileno()),)
+        return _load, (passed_on(self._memory.fileno()),)
 
     def close(self) -> None:
         """Release the memory here; the process has been started, or has not and will not be."""
@@ -36,6 +36,6 @@ class SpawnArguments:
 
 
 def _load(descriptor: Any) -> SpawnArguments:
-    with open(descriptor.detach(), "rb") as memory:
+    with open(above_standard(descriptor.detach()), "rb") as memory:
         memory.seek(0)  # the parent wrote through the same open file
         return SpawnArguments(*pickle.load(memory))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
+
+TICK_S = 1.0  # of a wait, so that it is known when this process was stopped
 
 
 class Rank:
@@ -80,6 +82,7 @@ class Supervisor(Generic[AnyRank]):
         self.grace = grace
         self.ranks: list[AnyRank] = []
         self.ends_by_force = False
+        self.stopped_s = 0.0
 
     def make(self, number: int) -> AnyRank:
         """Make a rank, to be started next."""
@@ -93,8 +96,8 @@ class Supervisor(Generic[AnyRank]):
         raise NotImplementedError
 
     def patience(self) -> float:
-        """Seconds that the others have after a failure before they are asked to end."""
-        return self.grace
+        """Seconds that the others still have, after a failure, before they are asked to end."""
+        return min(rank.failed_at for rank in self.failed) + self.grace - time.monotonic()
 
     @property
     def running(self) -> list[AnyRank]:
@@ -109,34 +112,39 @@ class Supervisor(Generic[AnyRank]):
     def supervise(self, timeout: float | None = None, deadline: float = math.inf) -> None:
         """Start all ranks and return when they have ended, whatever happens; `failed` has those that failed.
 
-        Raises `TimeoutError` if some were not done by ``deadline``, which was in ``timeout`` seconds.
+        Raises `TimeoutError` if some were not done by ``deadline``, which was in ``timeout`` seconds. Time in which
+        this process was stopped does not count.
         """
         try:
             for number in range(self.size):
                 self.ranks.append(self.make(number))
                 self.ranks[-1].start()
-            self._attend(deadline, until_failure=True)
+            self._attend(lambda: 0.0 if self.failed else deadline + self.stopped_s - time.monotonic())
             if self.running and not self.failed:
                 late = ", ".join(str(rank.number) for rank in self.running)
                 raise TimeoutError(f"ranks {late} of {self.size} were not done after {timeout} s")
-            self._attend(time.monotonic() + self.patience())
+            self._attend(self.patience)
         finally:
-            self._end()
+            self.end_all()
 
-    def _attend(self, deadline: float, until_failure: bool = False) -> None:
-        """Look at the ranks until all have ended, or until the deadline, or until one has failed."""
-        while (running := self.running) and not (until_failure and self.failed):
-            left = deadline - time.monotonic()
-            self.look(running, max(0.0, left))
-            if left <= 0:
+    def _attend(self, left: Callable[[], float]) -> None:
+        """Look at the ranks until all have ended, or until no seconds are left; each look asks for them."""
+        while running := self.running:
+            seconds = left()
+            due = time.monotonic() + (tick := min(max(0.0, seconds), TICK_S))
+            self.look(running, tick)
+            if seconds <= 0:
                 return
+            if (late := time.monotonic() - due) > TICK_S:
+                self.stopped_s += late
 
-    def _end(self) -> None:
+    def end_all(self) -> None:
         """End every rank, by force after the grace, or as soon as a signal handler raises."""
         try:
             for rank in self.ranks:
                 rank.end(by_force=False)
-            self._attend(time.monotonic() + self.grace)
+            kill_at = time.monotonic() + self.grace
+            self._attend(lambda: kill_at - time.monotonic())
         finally:
             self.ends_by_force = True
             self.end_by_force()
@@ -147,4 +155,4 @@ class Supervisor(Generic[AnyRank]):
         """End the ranks that are still running, and wait for that."""
         for rank in self.ranks:
             rank.end(by_force=True)
-        self._attend(math.inf)
+        self._attend(lambda: math.inf)

@@ -16,13 +16,14 @@ from typing import Any
 
 from shmring.communicator import Communicator
 from shmring.config import configure
-from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
+from shmring.core.base.followed import is_followed
+from shmring.core.memory.sweep import sweep
+from shmring.core.sync.turn import IS_FREE_THREADED
+from shmring.errors import BrokenError, RankFailedError
 from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import LONGEST_WAIT_S
 from shmring.launch.report import leave_after
 from shmring.launch.supervisor import Rank, Supervisor
-from shmring.memory.sweep import sweep
-from shmring.sync.turn import IS_FREE_THREADED
 
 FunctionCall = tuple[Callable[..., Any], tuple, dict[str, Any], dict[str, Any]]
 
@@ -134,7 +135,7 @@ class _Rank(Rank):
             self._comm.close()
         except BaseException as error:  # of any kind: `failure` raises it
             self._error = error
-            self.fail(self.is_ended_here or isinstance(error, (AbortedError, PeerLostError)))
+            self.fail(self.is_ended_here or is_followed(error))
             if self._comm is not None:
                 leave_after(error, self._comm, self.number)
         self.running = False

@@ -5,28 +5,22 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import queue
 import socket
 from multiprocessing import connection as _standard
 from multiprocessing import reduction
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
-import numpy as np
-
 from shmring.channels.half_pipe import create_half, open_half
-from shmring.errors import ObjectError
-from shmring.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, Dumped, dump, load
-from shmring.objects.tensors import reduce_array
+from shmring.core.base.timeouts import at_least_0
+from shmring.core.memory.descriptor import above_standard, passed_on
+from shmring.core.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, Dumped, dump, is_plain, load
+from shmring.errors import BlockLostError, ObjectError
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "RingConnection", "wait"]
 
-_REDUCERS = {np.ndarray: reduce_array}  # beside those that programs register: arrays arrive writable
-
 CAPACITY_NBYTES = 1 << 18  # of a direction of a pipe; reserved at once, and a program may have hundreds of pipes
 _FAST_NBYTES = 1 << 16  # bytes that are copied into one object, which is quicker to send than a buffer
-
-_PLAIN = {type(None), bool, int, float, str, bytes}  # for which no reducer is looked up
 
 
 class RingConnection(Connection):
@@ -41,6 +35,7 @@ class RingConnection(Connection):
     """
 
     def __init__(self, handle: int, incoming: Any = None, outgoing: Any = None) -> None:
+        handle = above_standard(handle)
         super().__init__(handle, incoming is not None, outgoing is not None)
         self._incoming = incoming and open_half(incoming, handle)
         self._outgoing = outgoing and open_half(outgoing, handle)
@@ -64,7 +59,11 @@ class RingConnection(Connection):
         """
         self._check_closed()
         self._check_writable()
-        self._outgoing.send(dumps(obj))
+        try:
+            content = dumps(obj)
+        except ObjectError as error:
+            raise error.__cause__ from None
+        self._outgoing.send(content)
 
     def recv(self) -> Any:
         """Wait for the next object.
@@ -113,13 +112,15 @@ class RingConnection(Connection):
         return result
 
     def _poll(self, timeout: float | None) -> bool:
-        return self._incoming.poll(None if timeout is None else max(timeout, 0))
+        return self._incoming.poll(timeout)
 
     def _close(self, _close: Any = os.close) -> None:
+        halves = [half for half in (self._incoming, self._outgoing) if half is not None]
+        for half in halves:
+            half.detach()
         _close(self._handle)
-        for half in (self._incoming, self._outgoing):
-            if half is not None:
-                half.close()
+        for half in halves:
+            half.close()
 
     # ---- for the queues of this package ----
 
@@ -127,21 +128,7 @@ class RingConnection(Connection):
         """Receive content, still pickled. Raises ``queue.Empty`` if none comes within ``timeout`` seconds, else as
         `recv`."""
         self._check_closed()
-        return self._incoming.recv(timeout)
-
-    def offer(self, content: bytes | Dumped) -> bool:
-        """Send content made by `dumps` if there is room now; return whether it was sent. Raises as `send`."""
-        self._check_closed()
-        try:
-            self._outgoing.send(content, 0)
-        except (queue.Full, ValueError):  # ValueError: longer than can go without waiting
-            return False
-        return True
-
-    def give(self, content: bytes | Dumped) -> None:
-        """Send content made by `dumps`. Raises as `send`."""
-        self._check_closed()
-        self._outgoing.send(content)
+        return self._incoming.recv(at_least_0(timeout))
 
 
 def Pipe(duplex: bool = True, capacity_nbytes: int = CAPACITY_NBYTES) -> tuple[RingConnection, RingConnection]:
@@ -160,28 +147,33 @@ def Pipe(duplex: bool = True, capacity_nbytes: int = CAPACITY_NBYTES) -> tuple[R
 
     Raises
     ------
+    TypeError, ValueError
+        ``capacity_nbytes`` is no int, or too small or large for a ring.
     OutOfSharedMemoryError
         No room in /dev/shm. Nothing was created.
     """
-    there = create_half(capacity_nbytes)
-    back = create_half(capacity_nbytes) if duplex else None
+    return connected(create_half(capacity_nbytes), create_half(capacity_nbytes) if duplex else None)
+
+
+def connected(there: Any, back: Any) -> tuple[RingConnection, RingConnection]:
+    """The connections of a pipe of these directions: the first receives ``there`` and sends ``back``."""
     first, second = socket.socketpair()
     return RingConnection(first.detach(), there, back), RingConnection(second.detach(), back, there)
 
 
 def dumps(obj: object) -> bytes | Dumped:
-    """Pickle with the reducers of `multiprocessing`; large buffers stay beside the stream."""
-    if type(obj) in _PLAIN:
+    """Pickle with the reducers of `multiprocessing`; large buffers stay beside the stream. `ObjectError`, whose cause
+    is the error, if the object does not pickle."""
+    if type(obj) is bytes or is_plain(obj):
         return pickle.dumps(obj, 5)
-    try:
-        dumped = dump(
-            obj,
-            out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
-            reducers=_REDUCERS | reduction.ForkingPickler._extra_reducers,
-        )
-    except ObjectError as error:
-        raise error.__cause__ from None
-    return dumped if dumped.buffers else dumped.stream
+    dumped = dump(
+        obj,
+        refusal=None,
+        out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
+        as_multiprocessing=True,
+        carries_blocks=True,
+    )
+    return dumped if dumped.buffers or dumped.flight else dumped.stream
 
 
 def loads(content: bytes | Dumped) -> Any:
@@ -189,7 +181,9 @@ def loads(content: bytes | Dumped) -> Any:
     if isinstance(content, bytes):
         return pickle.loads(content)
     try:
-        return load(*content)
+        return load(content.header, content.buffers, flight=content.flight)
+    except BlockLostError:
+        raise
     except ObjectError as error:
         raise error.__cause__ from None
 
@@ -197,7 +191,7 @@ def loads(content: bytes | Dumped) -> Any:
 def _reduce(end: RingConnection) -> tuple:
     end._check_closed()
     halves = [half and half.channel for half in (end._incoming, end._outgoing)]
-    return _rebuild, (reduction.DupFd(end._handle), *halves)
+    return _rebuild, (passed_on(end._handle), *halves)
 
 
 def _rebuild(descriptor: Any, incoming: Any, outgoing: Any) -> RingConnection:

@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing import context
 from typing import Any
 
-from shmring.multiprocessing import connection, queues
+from shmring.multiprocessing import connection, pool, queues
 
 
 class _Rings(context.BaseContext):
@@ -50,6 +50,21 @@ class _Rings(context.BaseContext):
         SimpleQueue
         """
         return queues.SimpleQueue(ctx=self.get_context())
+
+    def Pool(
+        self,
+        processes: int | None = None,
+        initializer: Any = None,
+        initargs: tuple = (),
+        maxtasksperchild: int | None = None,
+    ) -> pool.Pool:
+        """A pool of worker processes. Parameters as of `shmring.multiprocessing.pool.Pool`.
+
+        Returns
+        -------
+        Pool
+        """
+        return pool.Pool(processes, initializer, initargs, maxtasksperchild, self.get_context())
 
     def get_context(self, method: str | None = None) -> context.BaseContext:
         """The context that starts processes by this method; None: this context."""

@@ -14,11 +14,15 @@ import numpy as np
 from shmring.channels.receiver import Receiver
 from shmring.channels.sender import Sender
 from shmring.communicator import Communicator
+from shmring.dtypes import OPS, is_defined
 from shmring.errors import PeerLostError
 
 # Elements: one line of an eager message, several lines, more than one slot of the outbox.
 COUNTS = (1, 1000, 100_003)
 DTYPES = ("float64", "float32", "float16", "int32", "uint8", "complex64")
+# Reductions by kernels that are compared with each other.
+REDUCED = ("float64", "float32", "float16", "int64", "int8", "uint16", "bool", "complex128")
+REDUCED_COUNT = 1003
 DEATH_CALL_NBYTES = 1 << 20
 MOST_TIMED_NS = 500_000_000
 WAIT_S = 60.0
@@ -77,6 +81,16 @@ def _results(comm: Communicator, inputs: list[np.ndarray], tables: list[np.ndarr
     yield "reduce_scatter", comm.reduce_scatter(table), sum(tables[1:], tables[0])[rank]
     yield "all_to_all", comm.all_to_all(table), np.stack([other[rank] for other in tables])
     yield "scan", comm.scan(mine.copy()), sum(inputs[1 : rank + 1], inputs[0])
+
+
+def reductions(comm: Communicator, seed: int) -> dict[str, np.ndarray]:
+    """The results of every reduction, by its name."""
+    found = {}
+    for dtype in REDUCED:
+        mine = np.random.default_rng((seed, comm.rank)).integers(0, 100, REDUCED_COUNT).astype(dtype)
+        for op in (op for op in OPS if is_defined(op, dtype)):
+            found[f"{op} of {dtype}"] = comm.all_reduce(mine.copy(), op=op)
+    return found
 
 
 def messages(comm: Communicator, seed: int) -> int:

@@ -9,8 +9,18 @@ creates no shared memory.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from _shmring_torch import register
+
+if TYPE_CHECKING:
+    from shmring.launch.named import communicator, set_communicator
+    from shmring.torch.barrier import monitored_barrier
+    from shmring.torch.errors import error_of
+    from shmring.torch.hooks import bf16_hook
+    from shmring.torch.processgroup import ProcessGroup
+    from shmring.torch.shared_storage import share_gradients, share_parameters
+    from shmring.torch.tensor_calls import all_reduce_
 
 # Public name -> its module.
 _MODULES = {
@@ -25,7 +35,18 @@ _MODULES = {
     "share_parameters": "torch.shared_storage",
 }
 
-__all__ = ["register", *_MODULES]
+__all__ = [
+    "ProcessGroup",
+    "all_reduce_",
+    "bf16_hook",
+    "communicator",
+    "error_of",
+    "monitored_barrier",
+    "register",
+    "set_communicator",
+    "share_gradients",
+    "share_parameters",
+]
 
 register()
 

@@ -19,8 +19,8 @@ from contextlib import suppress
 import numpy as np
 import torch
 
+from shmring.core.memory.reserve import free_nbytes
 from shmring.errors import OutOfSharedMemoryError, SegmentError
-from shmring.memory.reserve import free_nbytes
 
 SMALL_NBYTES = 4096  # smaller tensors go through eager payloads, wherever they lie
 ALIGNMENT = 128
@@ -102,7 +102,7 @@ class GroupAllocator:
         """
         nbytes = count * dtype.itemsize
         if self._comm.size == 1:
-            return torch.empty(count, dtype=dtype)
+            return torch.empty(count, dtype=dtype, device="cpu")
         self._nrequests += 1  # whatever its size: the sizes of uneven shards differ by rank
         # What FSDP allocates between the input of a reduce-scatter and the call is the output: no other rank accesses
         # it, and it lives long, as a gradient.
@@ -116,7 +116,7 @@ class GroupAllocator:
             if is_served and piece is None:
                 piece = self._cut(nbytes)
         self._last = nbytes, self._comm.engine.rounds
-        return torch.empty(count, dtype=dtype) if piece is None else torch.frombuffer(piece, dtype=dtype)
+        return torch.empty(count, dtype=dtype, device="cpu") if piece is None else torch.frombuffer(piece, dtype=dtype)
 
     def _cut(self, nbytes: int) -> np.ndarray | None:
         for pool in self._pools:

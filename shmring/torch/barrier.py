@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-import torch
+import numpy as np
 import torch.distributed as dist
 
 from shmring.errors import MessageTimeoutError, ShmringError
@@ -54,7 +54,7 @@ def run_monitored_barrier(comm, number: int, timeout_s: float | None, wait_all_r
         else:
             _check_in(comm, tag, timeout_s)
     except ShmringError as error:
-        raise torch_form(error, timeout_s) from error
+        raise torch_form(error, timeout_s) from error.__cause__
 
 
 def _collect(comm, tag: int, timeout_s: float | None, wait_all_ranks: bool) -> None:
@@ -66,14 +66,14 @@ def _collect(comm, tag: int, timeout_s: float | None, wait_all_ranks: bool) -> N
     for r in range(1, comm.size):
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            comm.recv(torch.empty(0), r, tag, timeout=left_s)
+            comm.recv(np.empty(0), r, tag, timeout=left_s)
         except MessageTimeoutError:
             late.append(r)
             if not wait_all_ranks:
                 break
     for r in range(1, comm.size):
         if r not in late:  # a rank that times out meanwhile ignores the reply
-            comm.send(torch.tensor([bool(late)]), r, tag)
+            comm.send(np.array([bool(late)]), r, tag)
     if late:
         names = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
         raise MessageTimeoutError(f"{names} failed to pass monitoredBarrier in {(timeout_s or 0) * 1000:.0f} ms")
@@ -81,13 +81,13 @@ def _collect(comm, tag: int, timeout_s: float | None, wait_all_ranks: bool) -> N
 
 def _check_in(comm, tag: int, timeout_s: float | None) -> None:
     """On the other ranks: send a message to rank 0 and wait for its reply."""
-    failed = torch.zeros(1, dtype=torch.bool)
+    failed = np.zeros(1, bool)
     try:
-        comm.send(torch.empty(0), 0, tag, timeout=timeout_s)
+        comm.send(np.empty(0), 0, tag, timeout=timeout_s)
         comm.recv(failed, 0, tag, timeout=timeout_s)
     except MessageTimeoutError:
-        failed.fill_(True)
-    if failed:
+        failed[0] = True
+    if failed[0]:
         raise MessageTimeoutError(
             f"Rank {comm.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
             "from rank 0. Please check rank 0's messages for the rank that is late"

@@ -4,7 +4,8 @@ Results are written into the tensors given.
 """
 
 # Inference mode and autograd belong to the thread that runs these functions. In inference mode both kinds of tensors
-# can be written, and nothing is recorded.
+# can be written, and nothing is recorded. Nothing made there may be left to the program: it could not be changed later.
+# A program may have another default device, so every new tensor names the CPU.
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def barrier(comm, timeout_s) -> None:
 # ---- sums of sparse tensors: every rank gathers the entries of all and adds them up ----------------------------------
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _all_reduce_sparse(comm, timeout_s: float | None, x: torch.Tensor, op) -> None:
     """Sum the sparse COO tensors of all ranks, in place; their entries and numbers of entries may differ.
 
@@ -148,14 +149,17 @@ def _all_reduce_sparse(comm, timeout_s: float | None, x: torch.Tensor, op) -> No
     """
     if op != "sum":
         raise RuntimeError(f"all_reduce(op={name_of(op)}) of a sparse tensor: only sums are supported")
-    own = x.detach().coalesce()
-    indices, values = own.indices(), own.values()
-    counts = _entries(comm, own, timeout_s)
-    dims = own.sparse_dim()
-    all_indices = comm.all_gather(indices.t().contiguous(), counts=counts, timeout=timeout_s)
-    all_values = comm.all_gather(values.contiguous(), counts=counts, timeout=timeout_s)
-    total = torch.sparse_coo_tensor(all_indices.reshape(-1, dims).t(), all_values, x.shape)
-    x.copy_(total.coalesce())  # into `x` itself: an alias of a sparse tensor has its own indices and values
+    if x.layout is not torch.sparse_coo:
+        raise TypeError(f"all_reduce of a tensor with the layout {x.layout}: only torch.sparse_coo is supported")
+    with torch.inference_mode(x.is_inference()):  # `x` gets the indices and values of `total`
+        own = x.detach().coalesce()
+        indices, values = own.indices(), own.values()
+        counts = _entries(comm, own, timeout_s)
+        dims = own.sparse_dim()
+        all_indices = comm.all_gather(indices.t().contiguous(), counts=counts, timeout=timeout_s)
+        all_values = comm.all_gather(values.contiguous(), counts=counts, timeout=timeout_s)
+        total = torch.sparse_coo_tensor(all_indices.reshape(-1, dims).t(), all_values, x.shape, device="cpu")
+        x.copy_(total.coalesce())  # into `x` itself: an alias of a sparse tensor has its own indices and values
 
 
 def _entries(comm, x: torch.Tensor, timeout_s: float | None) -> list[int]:
@@ -163,8 +167,8 @@ def _entries(comm, x: torch.Tensor, timeout_s: float | None) -> list[int]:
     most = 12  # a fixed size, so that ranks with different numbers of dimensions can still exchange them
     if x.dim() > most:
         raise ValueError(f"a sparse tensor of {x.dim()} dimensions: at most {most} are supported")
-    own = torch.zeros(most + 3, dtype=torch.int64)
-    own[: 3 + x.dim()] = torch.tensor([x._nnz(), x.sparse_dim(), x.dim(), *x.shape])
+    own = torch.zeros(most + 3, dtype=torch.int64, device="cpu")
+    own[: 3 + x.dim()] = torch.tensor([x._nnz(), x.sparse_dim(), x.dim(), *x.shape], device="cpu")
     shapes_by_rank = comm.all_gather(own, timeout=timeout_s)
     for rank in range(comm.size):
         if not torch.equal(shapes_by_rank[rank, 1:], own[1:]):

@@ -16,7 +16,8 @@ _raised: deque[Exception] = deque(maxlen=32)
 def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
     """The error as one of a class that is both the core's and torch's; the error itself if it is already.
 
-    Torch and torch programs recognise a timeout by its text.
+    Torch and torch programs recognise a timeout by its text. It is raised ``from`` what the error was raised from: its
+    own traceback would repeat the text, below lines of the engine.
     """
     if isinstance(error, DistBackendError):
         return error
@@ -25,10 +26,8 @@ def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
         after = "" if timeout_s is None else f" after {timeout_s * 1000:.0f} ms"
         message = f"shmring: Timed out{after or ' '}: {message}"
     kind = _both(type(error))
-    new = kind(message, *rest)
-    new.__cause__ = error
     _raised.append(kind(message, *rest))
-    return new
+    return kind(message, *rest)
 
 
 def error_of(exception: BaseException) -> ShmringError | None:

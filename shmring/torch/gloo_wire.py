@@ -1,169 +1,144 @@
-"""The wire of gloo: connections through torch's process group, error records through the group's store.
-
-Gloo requires that sender and receiver agree on the length: a message longer than the posted buffer terminates the
-receiver's process.
-"""
+"""The wire of gloo, through torch's process groups; its methods are those of `shmring.nodes.mpi_wire`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
-from shmring.errors import CollectiveTimeoutError, PeerLostError
-from shmring.nodes.transfers import Transfers
-from shmring.nodes.wire import ANSWER_S, ENVELOPE_NBYTES, Channel, Wire, WireError
-from shmring.sync.blocked_waits import noted
+from shmring.nodes.communicator import NodesCommunicator, refuse
+from shmring.nodes.discovery import Places
+from shmring.torch.reduce_ops import NAMES
 
-_UNLIMITED = timedelta(days=3650)
-_NUMBERS = 1 << 28  # gloo's tags have 31 bits
-_UNUSED = len(Channel)
+_FOR_EVER = timedelta(days=3650)
+_UNUSED = 0x7FFFFFFF  # a tag that no message has
+_OPS = {name: dist.ReduceOp(kind) for kind, name in NAMES.items() if name in ("sum", "prod", "max", "min")}
+_OPS["avg"] = _OPS["sum"]
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_TYPES = {name: getattr(torch, name) for name in (*_FLOATS, "int8", "int32", "int64", "uint8")}
+_NOTHING = np.empty(0, np.uint8)
 
 
-class GlooWire(Wire):
-    """Gloo's connections from this rank to all others.
+class GlooCommunicator(NodesCommunicator):
+    """A group of ranks on several nodes, made by a process group of torch: gloo between them."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the group in error messages.
-    store : torch.distributed.Store
-        Used by this wire only.
-    rank, size : int
-    timeout_s : float or None
-        Limit of connecting, in seconds; None: a day.
-    """
 
-    short_nbytes = 128 * 1024  # each message wakes threads of gloo, which takes longer than to copy this
+_BY_TORCH = "is not a call of a group of torch over several nodes: torch.distributed has "
+refuse(GlooCommunicator, _BY_TORCH + "new_group", "split", "subgroup", "dup")
+refuse(
+    GlooCommunicator, _BY_TORCH + "messages",
+    "send", "recv", "sendrecv", "isend", "irecv", "probe", "iprobe", "send_object", "recv_object",
+)  # fmt: skip
 
-    def __init__(self, name: str, store, rank: int, size: int, timeout_s: float | None) -> None:
-        super().__init__()
-        self.name, self.rank, self.size = name, rank, size
-        self._store, self.transfers = store, Transfers(self)
-        timeout = connecting(timeout_s)
+
+class GlooTeam:
+    """Ranks that make collectives together, connected by a store."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        self.rank, self.size = rank, size
         with _new_threads_do_not_preempt():
-            self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("transport", store), rank, size, timeout)
-        self._is_cut = False
-        self._receivers: list[threading.Thread] = []
+            self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
 
-    def send(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> dist.Work:
-        """As `Wire.send`."""
-        return self._begin(self._gloo.send, data, peer, channel, number)
+    def reduces(self, kind: str, op: str, dtype: str) -> bool:
+        """As of `MpiTeam`. Gloo's min and max lose NaNs."""
+        if kind not in ("all_reduce", "reduce") or op not in _OPS or dtype not in _TYPES:
+            return False
+        return dtype in _FLOATS[:2] if op == "avg" else op in ("sum", "prod") or dtype not in _FLOATS
 
-    def recv(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> dist.Work:
-        """As `Wire.recv`. More bytes than ``data`` has would end this process."""
-        return self._begin(self._gloo.recv, data, peer, channel, number)
+    def begin(self, kind, x, out, in_place=False, root=-1, sizes=None, got=None, op=None, dtype="uint8") -> dist.Work:
+        """As of `MpiTeam`. What moves blocks is an exchange, in which some are empty; but for equal all_gathers."""
+        n, is_root = self.size, self.rank == root
+        if kind == "barrier":
+            return self.gloo.barrier(_options(c10d.BarrierOptions))
+        if kind == "broadcast":
+            return self.gloo.broadcast([torch.from_numpy(out)], _options(c10d.BroadcastOptions, rootRank=root))
+        if kind in ("all_reduce", "reduce"):
+            if out is None:  # gloo writes partial results there
+                out = x.copy()
+            elif not in_place:
+                out[...] = x
+            to = torch.from_numpy(out).view(_TYPES[dtype])
+            if kind == "all_reduce":
+                return self.gloo.allreduce([to], _options(c10d.AllreduceOptions, reduceOp=_OPS[op]))
+            return self.gloo.reduce([to], _options(c10d.ReduceOptions, reduceOp=_OPS[op], rootRank=root))
+        if in_place:
+            x = x.copy()
+        if kind == "all_gather" and not sizes:
+            to, of = torch.from_numpy(out), torch.from_numpy(x)
+            return self.gloo._allgather_base(to, of, _options(c10d.AllgatherOptions))
+        if not sizes:
+            sizes = [(out if kind == "scatter" else x).nbytes // (n if kind == "all_to_all" else 1)] * n
+        own, none = sizes[self.rank], [0] * n
+        to_root = [own * (r == root) for r in range(n)]
+        sent, taken = {
+            "all_gather": ([own] * n, sizes),
+            "gather": (to_root, sizes if is_root else none),
+            "scatter": (sizes if is_root else none, to_root),
+            "all_to_all": (sizes, got or sizes),
+        }[kind]
+        of = np.tile(x, n) if kind == "all_gather" else _NOTHING if x is None else x
+        to = torch.from_numpy(_NOTHING if out is None else out)
+        return self.gloo.alltoall_base(to, torch.from_numpy(of), taken, sent, _options(c10d.AllToAllOptions))
 
-    def _begin(self, start: Callable, data: np.ndarray, peer: int, channel: Channel, number: int) -> dist.Work:
-        try:
-            return start([torch.from_numpy(data)], peer, channel * _NUMBERS + number % _NUMBERS)
-        except RuntimeError as error:
-            raise self._failure(peer, error) from error
-
-    def wait(self, work: dist.Work, peer: int, left_s: float | None = None) -> None:
-        """As `Wire.wait`."""
-        with noted(lambda: f"rank {self.rank} of {self.name} waits for rank {peer}, on another node"):
-            self._await(work, peer, left_s)
-
-    def _await(self, work: dist.Work, peer: int, left_s: float | None = None) -> None:
-        # To gloo, a timeout of zero means no limit.
-        timeout = _UNLIMITED if left_s is None else timedelta(seconds=max(left_s, 0.001))
-        try:
-            work.wait(timeout)
-        except RuntimeError as error:
-            raise self._failure(peer, error) from error
-
-    def _failure(self, peer: int, error: RuntimeError) -> WireError:
-        if "Timed out" in str(error):
-            late = f"{self.name}: rank {peer}, on another node, did not come in time"
-            return WireError(CollectiveTimeoutError(late, (peer,)))
-        return WireError(PeerLostError(f"{self.name}: rank {peer}, on another node, died or left ({error})", peer))
+    def settled(self, c: Any) -> None:
+        """As of `MpiTeam`."""
 
     def cut(self) -> None:
-        """As `Wire.cut`."""
-        if self._is_cut:
-            return
-        self._is_cut = True
-        # Gloo has no call for this, but closes all connections when a wait times out.
-        for peer in range(self.size):
-            if peer != self.rank and "Timed out" in self._time_out(peer):
-                return
-
-    def _time_out(self, peer: int) -> str:
-        """Wait for a message that is never sent; returns gloo's error text."""
-        try:
-            self._gloo.recv([torch.empty(1)], peer, _UNUSED * _NUMBERS).wait(timedelta(milliseconds=1))
-        except RuntimeError as error:
-            return str(error)
-        return ""
-
-    # ---- the store ----
-
-    def await_all(self, timeout_s: float | None) -> None:
-        """As `Wire.await_all`."""
-        if self._store.add("connected", 1) == self.size:
-            self._store.set("complete", b"")
-        self._store.wait(["complete"], connecting(timeout_s))
-
-    def publish_failure(self, record: bytes) -> bytes | None:
-        """As `Wire.publish_failure`."""
-        first = self.query_store(lambda: self._store.compare_set("error", "", record.hex()))
-        return None if first is None else bytes.fromhex(first.decode())
-
-    def announce_leave(self) -> None:
-        """As `Wire.announce_leave`."""
-        self.query_store(lambda: self._store.set(f"left/{self.rank}", b""))
-
-    def has_left(self, peer: int) -> bool:
-        """As `Wire.has_left`."""
-        return bool(self.query_store(lambda: self._store.check([f"left/{peer}"])))
-
-    def query_store(self, call: Callable[[], Any]) -> Any:
-        """The result of a call of the store; None without one in `ANSWER_S`: its host process may be gone."""
-        answers: list[Any] = []
-
-        def ask() -> None:
-            with contextlib.suppress(Exception):
-                answers.append(call())
-
-        # The store's own timeout is that of the rendezvous, or unlimited.
-        thread = threading.Thread(target=ask, name=f"shmring {self.name} store", daemon=True)
-        thread.start()
-        thread.join(ANSWER_S)
-        return answers[0] if answers else None
-
-    # ---- envelopes: a thread for each peer, since gloo has no probe ----
-
-    def listen(self, lost: Callable[[int, WireError], None]) -> None:
-        """As `Wire.listen`."""
-
-        def receive(peer: int) -> None:
-            try:
-                while True:
-                    data = np.empty(ENVELOPE_NBYTES, np.uint8)
-                    self._await(self.recv(data, peer, Channel.ENVELOPE), peer)
-                    self.inbox.append((data, peer))
-            except WireError as error:
-                lost(peer, error)
-
+        """Close all connections; gloo has no call for this, but does so when a receive is late."""
         for peer in range(self.size):
             if peer != self.rank:
-                name = f"shmring {self.name} {peer}"
-                self._receivers.append(threading.Thread(target=receive, args=(peer,), name=name, daemon=True))
-                self._receivers[-1].start()
+                with contextlib.suppress(RuntimeError):
+                    self.gloo.recv([torch.empty(1, device="cpu")], peer, _UNUSED).wait(timedelta(milliseconds=1))
 
-    def join(self, timeout_s: float) -> None:
-        """As `Wire.join`."""
-        for thread in self._receivers:
-            if thread is not threading.current_thread():
-                thread.join(timeout_s)
+
+class GlooWire:
+    """As `MpiWire`, over this store."""
+
+    errors = (RuntimeError,)
+
+    def __init__(self, store: Any, places: Places, timeout: timedelta) -> None:
+        self.whole = GlooTeam(dist.PrefixStore("whole", store), places.rank, places.size, timeout)
+        self.lane = None
+        if places.has_lane:
+            of_lane = dist.PrefixStore(f"lane{places.place}", store)
+            self.lane = GlooTeam(of_lane, places.node, len(places.nodes), timeout)
+
+    def messages_of(self, group: Any) -> None:
+        """None: torch makes messages on ``whole.gloo``."""
+
+    def wait(self, work: dist.Work, seconds: float, since: float) -> bool:
+        """As of `MpiWire`."""
+        try:
+            return work.wait(timedelta(seconds=max(seconds, 1e-3)))  # of less than a millisecond: without a limit
+        except RuntimeError:
+            return work.is_completed() and work.wait()  # raises if it has failed
+
+    def alarm(self, text: str) -> None:
+        """Let the other ranks know that this one has failed."""
+        for team in (self.whole, self.lane):
+            if team is not None:
+                team.cut()
+
+    def read_alarm(self) -> None:
+        """Gloo tells by errors: connections that are closed."""
+
+    def leave(self, is_broken: bool) -> None:
+        """Nothing to do: the connections end with this object."""
+
+
+def _options(kind: type, **values: Any) -> Any:
+    options = kind()
+    options.timeout = _FOR_EVER
+    for name, value in values.items():
+        setattr(options, name, value)
+    return options
 
 
 @contextlib.contextmanager
@@ -183,7 +158,3 @@ def _new_threads_do_not_preempt() -> Iterator[None]:
     finally:
         if is_changed:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-def connecting(timeout_s: float | None) -> timedelta:
-    return timedelta(days=1) if timeout_s is None else timedelta(seconds=timeout_s)

@@ -19,12 +19,11 @@ from typing import Any
 import torch
 from torch.library import Library, register_autograd, register_fake
 
+import shmring.torch.tensor_calls as tensor_calls
+from shmring.dtypes import LINEAR_OPS, OPS, op_code
 from shmring.launch.named import communicator
-from shmring.torch import tensor_calls
 
 __all__ = ["all_gather", "all_reduce", "all_reduce_", "reduce_scatter"]
-
-LINEAR = ("sum", "avg", "mean")
 
 _library = Library("shmring", "DEF")
 _ops = torch.ops.shmring
@@ -185,14 +184,17 @@ def _transposed_all_gather(ctx, gradient):
 
 
 def _transposed_reduce_scatter(ctx, gradient):
-    _check_linear("reduce_scatter", ctx.op)
+    op = _check_linear("reduce_scatter", ctx.op)
     gathered = all_gather(gradient, ctx.comm)
-    return (gathered if ctx.op == "sum" else gathered / gathered.shape[0]), None, None
+    return (gathered if op == "sum" else gathered / gathered.shape[0]), None, None
 
 
-def _check_linear(name: str, op: str) -> None:
-    if op not in LINEAR:
-        raise NotImplementedError(f"{name}(op={op!r}) has no gradient; {', '.join(LINEAR)} have")
+def _check_linear(name: str, op: str) -> str:
+    """The canonical name of ``op``, which must have a gradient."""
+    found = OPS[op_code(op)]
+    if found not in LINEAR_OPS:
+        raise NotImplementedError(f"{name}(op={op!r}) has no gradient; {', '.join(LINEAR_OPS)} have")
+    return found
 
 
 # ---- the definitions -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ events in the thread that submits it: its submission, and another one that lasts
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import torch
 import torch.autograd.profiler
 
-from shmring.engine.recording import show_calls
+from shmring.collectives.engine.recording import show_calls
+from shmring.torch.work import PendingWork
 
-is_profiled = torch.autograd._profiler_enabled
+is_profiled = torch.autograd._profiler_enabled  # in this thread
+FLAGS, FLAG = vars(torch.autograd.profiler), "_is_profiler_enabled"  # in any thread, and read sooner
 
 
 def recording(name: str, arguments: Iterable[Any]) -> AbstractContextManager:
@@ -29,14 +32,20 @@ def recording(name: str, arguments: Iterable[Any]) -> AbstractContextManager:
     return torch._C._profiler._RecordFunctionFast(name, tensors)
 
 
-def record_until_over(name: str, work: torch.distributed.Work) -> None:
-    """Record an event that begins now and ends when the work is over."""
+def record_until_over(name: str, work: PendingWork) -> None:
+    """Record an event that begins now and ends when the work is over, before `wait` returns.
+
+    Another thread ends it, and the profiler that a program stops after its `wait` must not be read meanwhile.
+    """
+    future = work.get_future()
     with torch.profiler.record_function(name) as event:
-        event._call_end_callbacks_on_future(work.get_future())
+        event._call_end_callbacks_on_future(future)
+    work.recorded = threading.Event()
+    future.add_done_callback(lambda _: work.recorded.set())  # callbacks run in the order in which they were added
 
 
 def _range(call: str, facts: dict[str, Any]) -> AbstractContextManager:
     return torch._C._profiler._RecordFunctionFast(call, (), facts)
 
 
-show_calls(vars(torch.autograd.profiler), "_is_profiler_enabled", _range)
+show_calls(FLAGS, FLAG, _range)

@@ -5,19 +5,14 @@ from __future__ import annotations
 import torch
 from torch.distributed import ReduceOp
 
+from shmring.dtypes import OP_CODES, OPS
+
 _KINDS = ReduceOp.RedOpType
 
-NAMES = {
-    _KINDS.SUM: "sum",
-    _KINDS.AVG: "avg",
-    _KINDS.PRODUCT: "prod",
-    _KINDS.MIN: "min",
-    _KINDS.MAX: "max",
-    _KINDS.BAND: "band",
-    _KINDS.BOR: "bor",
-    _KINDS.BXOR: "bxor",
-    _KINDS.PREMUL_SUM: "premul_sum",
+NAMES: dict[ReduceOp.RedOpType, str] = {
+    kind: OPS[OP_CODES[name.lower()]] for name, kind in _KINDS.__members__.items() if name.lower() in OP_CODES
 }
+NAMES[_KINDS.PREMUL_SUM] = "premul_sum"
 # By torch's hash of an operation: to read its kind takes twice as long, and to compare kinds a microsecond.
 _NAMES_BY_HASH = {hash(ReduceOp(kind)): name for kind, name in NAMES.items() if name != "premul_sum"}
 

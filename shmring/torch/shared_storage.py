@@ -9,15 +9,16 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from shmring.collectives.shared.share import Shared
+from shmring.communicator import Communicator
 from shmring.errors import OutOfSharedMemoryError, SegmentError
 from shmring.launch.named import communicator
-from shmring.shared.share import Shared
 from shmring.torch.processgroup import ProcessGroup
 
 # No `from __future__ import annotations` here: torch compares a hook's annotations with its classes, not their names.
 
 
-def share_parameters(model: torch.nn.Module, *, comm=None) -> Shared:
+def share_parameters(model: torch.nn.Module, *, comm: Communicator | str | dist.ProcessGroup | None = None) -> Shared:
     """Make the memory of a model's parameters shared; collectives on them and on views of them need no staging.
 
     Parameters
@@ -54,10 +55,13 @@ def share_parameters(model: torch.nn.Module, *, comm=None) -> Shared:
             raise TypeError(f"{name} is on {parameter.device}: only memory of the CPU can be shared")
         storage = parameter.untyped_storage()
         storages.setdefault(storage.data_ptr(), storage)
-    return group.share(*(torch.empty(0, dtype=torch.uint8).set_(storage) for storage in storages.values()))
+    memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+    return group.share(*(memory.new_empty(0).set_(storage) for storage in storages.values()))
 
 
-def share_gradients(model: DistributedDataParallel, hook: Callable | None = None, state: Any = None):
+def share_gradients(
+    model: DistributedDataParallel, hook: Callable | None = None, state: Any = None
+) -> "SharedGradients":
     """Share the memory of the buckets in which DistributedDataParallel averages gradients, which then needs no staging.
 
     Parameters

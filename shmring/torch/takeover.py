@@ -17,9 +17,10 @@ from datetime import timedelta
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from shmring.core.base.pace import Pace
+
 SETTING = "SHMRING_TORCH_TAKEOVER"
 BACKEND = "shmring_as_gloo"  # under which torch finds `_make` while it makes a group
-MOST_PAUSE_S = 0.05
 
 
 def take_over() -> None:
@@ -70,7 +71,8 @@ def _wrapped(helper: Callable) -> Callable:
 def _join(make_with: Callable, asked: str, config: c10d.BackendConfig, options):
     """Make the group. All ranks of it call."""
     from shmring.torch.connect import make
-    from shmring.torch.gloo_groups import GlooGroup, MixedGroup
+    from shmring.torch.gloo_groups import GlooGroup
+    from shmring.torch.processgroup import forget
 
     agree(options.store, options.group_rank, options.group_size, options.timeout)
     group = make(options, None, GlooGroup, one_machine=True)
@@ -78,19 +80,9 @@ def _join(make_with: Callable, asked: str, config: c10d.BackendConfig, options):
     if not others or (":" not in asked and not torch.accelerator.is_available()):
         return group  # gloo by itself is for all devices, of which there are none but the processors
     rest, _ = make_with(backend=",".join(f"{device}:{name}" for device, name in others.items()))
-    _forget(rest)
-    return MixedGroup(group, rest)
-
-
-def _forget(group: c10d.ProcessGroup) -> None:
-    """Remove a group from torch's registers: another one gets its name."""
-    world = c10d._world
-    for register in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
-        register.pop(group, None)
-    for groups in world.tags_to_pg.values():
-        if group in groups:
-            groups.remove(group)
-    c10d._unregister_process_group(group.group_name)
+    forget(rest)
+    group.add_backends(rest)
+    return group
 
 
 def agree(store, rank: int, size: int, timeout: timedelta) -> None:
@@ -100,25 +92,24 @@ def agree(store, rank: int, size: int, timeout: timedelta) -> None:
     group before they raise, so its first call fails at once instead of at the timeout.
     """
     from shmring.errors import RendezvousError
+    from shmring.torch.connect import late
     from shmring.torch.errors import torch_form
 
     turn = (store.add("shmring/takeover", 1) - 1) // size
     keys = [f"shmring/takeover/{turn}/{r}" for r in range(size)]
     store.set(keys[rank], "")
-    deadline, pause_s = time.monotonic() + timeout.total_seconds(), 0.001
+    deadline, pace = time.monotonic() + timeout.total_seconds(), Pace()
     while not store.check(keys):
-        late = [r for r in range(size) if not store.check([keys[r]])]
+        missing = [r for r in range(size) if not store.check([keys[r]])]
         # In later turns the keys of gloo may be those of an earlier group.
-        without = [r for r in late if turn == 0 and store.check([f"0/{r}"])]
+        without = [r for r in missing if turn == 0 and store.check([f"0/{r}"])]
         # A rank may have come meanwhile: gloo's key of a rank that has the setting comes after its own key.
         without = [r for r in without if not store.check([keys[r]])]
-        if without and without == late:
+        if without and without == missing:
             c10d.ProcessGroupGloo(store, rank, size, timeout)
             ranks = ", ".join(map(str, without))
             text = f"{SETTING}=gloo is not set for rank {ranks}: set it for all ranks or for none"
             raise torch_form(RendezvousError(text), None)
         if time.monotonic() > deadline:
-            text = f"rank {', '.join(map(str, late))} did not join in time; {SETTING}=gloo must be set for all ranks"
-            raise torch_form(RendezvousError(text), None)
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            raise late(missing, timeout)
+        pace.pause()

@@ -9,11 +9,19 @@ import torch
 from shmring.dtypes import DTYPE_CODES
 
 _REDUCIBLE = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)}
+# Types whose bytes are all that there is to move. A quantized tensor has a scale beside them.
+_BYTES = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "complex32", "bits8", "bits16",
+          "bits1x8", "bits2x4", "bits4x2")  # fmt: skip
+_MOVED_AS_BYTES = {getattr(torch, name) for name in _BYTES if hasattr(torch, name)}
 
 
 def movable(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its bytes if the core cannot reduce its dtype (float8 and the like)."""
-    return x if x.dtype in _REDUCIBLE else x.view(torch.uint8)
+    """The tensor, or its bytes if the core cannot reduce its dtype (other float8 and the like)."""
+    if x.dtype in _REDUCIBLE:
+        return x
+    if x.dtype not in _MOVED_AS_BYTES:
+        raise TypeError(f"tensors of {x.dtype} are not supported; of a quantized one pass int_repr(), and the scales")
+    return x.view(torch.uint8)
 
 
 class PackedTensors:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from threading import Event
 
 import torch
 import torch.distributed as dist
 
-from shmring.collective.async_work import Work
+from shmring.collectives.calls.async_work import Work
 from shmring.errors import ShmringError
 from shmring.torch.errors import torch_form
+from shmring.torch.methods import unseen
 
 Tensors = Sequence[torch.Tensor]
 
@@ -53,6 +55,7 @@ class DoneWork(dist.Work):
         """The tensors that hold the results."""
         return self._results
 
+    @unseen
     def get_future(self) -> torch.futures.Future:
         """A future that holds the result tensors."""
         future: torch.futures.Future = torch.futures.Future()
@@ -82,23 +85,32 @@ class PendingWork(dist.Work):
         self._results = list(results)
         self._timeout_s = timeout_s
         self._future: torch.futures.Future | None = None
+        self.recorded: Event | None = None  # set when a profiler has the end of the call
 
+    @unseen
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is over; raise what it raised."""
-        wait_s = seconds(timeout)
+        try:
+            self._complete(seconds(timeout))
+        finally:
+            if self.recorded is not None and self._under_way.done():
+                self.recorded.wait()
+        return True
+
+    def _complete(self, wait_s: float | None) -> None:
         try:
             self._finish(wait_s)
         except ShmringError as error:
-            raise torch_form(error, wait_s or self._timeout_s) from error
+            raise torch_form(error, wait_s or self._timeout_s) from error.__cause__
         except TimeoutError as error:
             raise dist.DistBackendError(f"shmring: Timed out after {wait_s} s: {error}") from error
-        return True
 
     def _finish(self, wait_s: float | None) -> None:
         if wait_s is None and isinstance(self._under_way, Work):
             self._under_way.hasten()
         self._under_way.wait(wait_s)
 
+    @unseen
     def is_completed(self) -> bool:
         """Whether the call is over, however it ended. Does not block."""
         return self._under_way.done()
@@ -115,11 +127,13 @@ class PendingWork(dist.Work):
         """As `wait`."""
         self.wait()
 
+    @unseen
     def result(self) -> list[torch.Tensor]:
         """The tensors that hold the results, once the call is over."""
-        self.wait()
+        self._complete(None)
         return self._results
 
+    @unseen
     def get_future(self) -> torch.futures.Future:
         """A future of the result tensors, or of the error.
 
@@ -128,7 +142,7 @@ class PendingWork(dist.Work):
         if self._future is None:
             over: torch.futures.Future = torch.futures.Future()
             # Waiters in C++ get an error only if it is raised in a callback of a future.
-            self._future = over.then(lambda _: self.result())
+            self._future = over.then(unseen(lambda _: self.result()))
             self._when_over(lambda: over.set_result(None))
         return self._future
 
@@ -143,20 +157,24 @@ class CombinedWork(DoneWork):
         super().__init__([t for work in works for t in work._results])
         self._works = works
 
+    @unseen
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until all calls are over; raise what one of them raised."""
         for work in self._works:
             work.wait(timeout)
         return True
 
+    @unseen
     def is_completed(self) -> bool:
         """Whether all calls are over."""
         return all(work.is_completed() for work in self._works)
 
+    @unseen
     def get_future(self) -> torch.futures.Future:
         """A future of the result tensors of all calls."""
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(self._outcome)
 
+    @unseen
     def _outcome(self, _) -> list[torch.Tensor]:
         self.wait()
         return self._results

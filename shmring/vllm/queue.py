@@ -17,12 +17,13 @@ from vllm.distributed.device_communicators import shm_broadcast
 from vllm.distributed.device_communicators.shm_broadcast import Handle, MessageQueue
 from vllm.logger import init_logger
 
-from shmring.channels.multi_ring import MemberRing, create_broadcast
+from shmring.channels.broadcast import BroadcastMemory, create_broadcast
 from shmring.channels.receiver import Receiver
 from shmring.channels.sender import Sender
 from shmring.config import configure
-from shmring.errors import PeerLostError
-from shmring.memory.segment import CHANNEL, Segment, attach, segment_name
+from shmring.core.base.pace import Pace
+from shmring.core.memory.segment import CHANNEL, Segment, attach, segment_name
+from shmring.errors import PeerLostError, RendezvousError, RendezvousTimeoutError
 
 # An item of so many bytes is put without waiting for readers; a longer one streams through the ring.
 CAPACITY_NBYTES = 16 << 20
@@ -30,9 +31,13 @@ CAPACITY_NBYTES = 16 << 20
 # The longest spin of a reader: steps follow each other in less. Where they take longer, it learns to sleep at once.
 SPIN_NS = 1_000_000
 
+# How long processes wait for each other until all have come: as `shmring.init` does.
+READY_S = 300.0
+
+_READY, _GIVEN_UP = 1, 2  # what the writer publishes in the word `attached`
+
 _MARK = "channel-vllm"  # in the names of segments, by which `_create_from_handle` knows the handles of this module
 _TICK_S = 0.1  # a waiting reader looks so often whether `shutdown` was called by another thread
-_POLL_S = 0.001  # while the processes of a queue come together
 
 # What vLLM's class must look like for this module to replace it: the parameters of each method that it calls.
 _KNOWN = {
@@ -69,7 +74,7 @@ class ShmringQueue(MessageQueue):
         if len(ranks) != n_local_reader:
             raise ValueError(f"local_reader_ranks={ranks}: must be {n_local_reader} ranks")
         name = segment_name(f"{_MARK}/{secrets.token_hex(8)}", _MARK)
-        members = create_broadcast(n_local_reader, CAPACITY_NBYTES, None, "wait", True, name)
+        members = create_broadcast(n_local_reader, CAPACITY_NBYTES, None, True, name)
         self._become(Handle(local_reader_ranks=ranks, buffer_handle=(n_local_reader, CAPACITY_NBYTES, 1, name)))
         self.n_local_reader, self.n_remote_reader = n_local_reader, 0
         self._memory: Segment = members[0].memory
@@ -91,7 +96,7 @@ class ShmringQueue(MessageQueue):
         self._become(handle)
         self.local_reader_rank = handle.local_reader_ranks.index(rank)
         self._memory = attach(handle.buffer_handle[3], kind=CHANNEL)
-        ring = MemberRing(self._memory, self.local_reader_rank, True)
+        ring = BroadcastMemory(self._memory, self.local_reader_rank, True)
         if ring.spin_ns and configure().spin_us < 0:  # neither set, nor alone with the writer on one processor
             ring.spin_ns = SPIN_NS
         # An item wakes the reader; only the death of the writer is found when a sleep ends. `dequeue` looks as often.
@@ -101,19 +106,45 @@ class ShmringQueue(MessageQueue):
         return self
 
     def wait_until_ready(self) -> None:
-        """Wait until all readers have attached. The writer and all readers call."""
-        if self._is_writer:
-            while any(reader.state == "absent" for reader in self._sender.receivers):
-                time.sleep(_POLL_S)
-            self._require_readers(self._sender.receivers)
-            self._memory.attached = 1
-            self._memory.unlink()
+        """Wait until all readers have attached. The writer and all readers call.
+
+        `RendezvousTimeoutError` if some do not come within `READY_S`; `RendezvousError` at readers whose writer has
+        given up.
+        """
+        pace, deadline = Pace(), time.monotonic() + READY_S
+        if not self._is_writer:
+            self._await_writer(pace, deadline)
             return
-        while not self._memory.attached:
+        try:
+            while absent := self._absent():
+                self._check_clock(deadline, f"readers {', '.join(map(str, absent))}", tuple(absent))
+                pace.pause()
+            self._require_readers(self._sender.receivers)
+        except BaseException:  # the readers that have come must not wait for this process
+            self._memory.attached = _GIVEN_UP
+            self._memory.unlink()
+            raise
+        self._memory.attached = _READY
+        self._memory.unlink()
+
+    def _absent(self) -> list[int]:
+        """The readers that have not come yet."""
+        readers = zip(self.handle.local_reader_ranks, self._sender.receivers, strict=True)
+        return [rank for rank, reader in readers if reader.state == "absent"]
+
+    def _await_writer(self, pace: Pace, deadline: float) -> None:
+        writer = f"the writer of this queue, process {self._memory.header.pid},"
+        while self._memory.attached != _READY:
+            if self._memory.attached == _GIVEN_UP:
+                raise RendezvousError(f"{writer} has given up before all readers had come")
             if not self._memory.is_live() and not self._memory.attached:
-                raise PeerLostError(f"the writer of this queue, process {self._memory.header.pid}, died before all "
-                                    "readers had come", -1, self._memory.header.pid)  # fmt: skip
-            time.sleep(_POLL_S)
+                raise PeerLostError(f"{writer} died before all readers had come", -1, self._memory.header.pid)
+            self._check_clock(deadline, "other readers, or the writer,")
+            pace.pause()
+
+    def _check_clock(self, deadline: float, late: str, ranks: tuple[int, ...] = ()) -> None:
+        if time.monotonic() > deadline:
+            raise RendezvousTimeoutError(f"{late} of this queue have not come within {READY_S:g} s", ranks)
 
     def shutdown(self) -> None:
         """Make a reader that waits, now or later, raise ``RuntimeError("cancelled")``. Any thread may call."""
@@ -126,11 +157,16 @@ class ShmringQueue(MessageQueue):
             raise RuntimeError("Only writers can enqueue")
         wait = _Wait(timeout, warns=True)
         while True:
+            left_s = wait.next_s(wait.interval_s)
             try:
-                reached = self._sender.send_object(obj, wait.next_s(wait.interval_s))
+                reached = self._sender.send_object(obj, left_s)
                 break
             except queue.Full:
                 wait.expired()
+            except ValueError:  # longer than the ring: without waiting it cannot go
+                if left_s > 0:
+                    raise
+                raise TimeoutError from None
             except PeerLostError:  # of all readers
                 self._require_readers(self._sender.receivers)
                 raise

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from shmring.engine.abort_errors import error_of
-from shmring.memory.open_files import OpenFile, open_files
-from shmring.memory.spelling import user_prefix
-from shmring.observe.account import Standing, culprits, standings
-from shmring.observe.look import LOOK_NBYTES, OutboxLook, look
+from shmring.collectives.engine.abort_errors import error_of
+from shmring.collectives.observe.account import Standing, culprits, standings
+from shmring.collectives.observe.look import LOOK_NBYTES, OutboxLook, look
+from shmring.core.memory.open_files import OpenFile, open_files
+from shmring.core.memory.spelling import user_prefix
 from shmring.watch.processes import Process, process
 
 MOST_RANKS = 16384  # more than a communicator can have
@@ -144,7 +144,7 @@ def look_at_jobs(files: Iterable[OpenFile] | None = None, refused: Sequence[int]
 
 
 def _place_of(file: OpenFile) -> tuple[str, str] | None:
-    """Session and sub-session of an outbox, from its name (`shmring.memory.spelling`)."""
+    """Session and sub-session of an outbox, from its name (`shmring.core.memory.spelling`)."""
     parts = file.name.removeprefix(user_prefix()).split("-")
     return (parts[0], "-".join(parts[1:-1])) if len(parts) > 1 and file.name.isprintable() else None
 
@@ -155,7 +155,7 @@ def _group(name: str, size: int, attached: int, found: dict, processes: dict[int
         Member(rank, _owner(looks[rank], found[rank][1] if rank in found else [], processes), looks[rank], standing)
         for rank, standing in enumerate(standings(looks))
     ]
-    is_complete = 0 < attached < 2**63  # else it is none, or a reason to give up (bootstrap/rendezvous.py)
+    is_complete = 0 < attached < 2**63  # else it is none, or a reason to give up (collectives/bootstrap/rendezvous.py)
     return Group(name, is_complete, members, _failure(looks))
 
 

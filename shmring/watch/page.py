@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from shmring.observe.account import duration, ranks_text
+from shmring.collectives.observe.account import duration, ranks_text
 from shmring.watch.report import NANO, edges_text
 
 # A line: parts, each a text and its style. Styles are names, which a renderer maps to colours.
 Line = list[tuple[str, str]]
 
 STYLES = {"": "", "title": "bold", "faint": "dim", "keeper": "bold red", "asleep": "cyan", "work": "green"}
+_STYLES_OF = {"asleep": "asleep", "waiting": "asleep", "idle": "asleep", "in a call": "work"}
 _CODES = {"bold": "1", "dim": "2", "bold red": "1;31", "cyan": "36", "green": "32"}
 
 _HEAD = f"  {'rank':>5} {'pid':>8} {'cpu':>4} {'state':<10} {'for':>8} {'calls/s':>8} {'MB/s':>8} {'waits':>5}  call"
@@ -25,13 +26,17 @@ def page(found: dict[str, Any]) -> list[Line]:
     if not found["jobs"]:
         lines += [[(f"no job of uid {found['uid']} can be seen from here", "faint")], []]
     if found["channels"]:
-        channels = [line for one in found["channels"] for line in _channel(one)]
-        lines += [[("channels and queues", "title")], *channels, []]
+        lines += [*channels_lines(found["channels"]), []]
     clock = time.strftime("%H:%M:%S", time.localtime(found["time"]))
     note = f"{clock}  only jobs of uid {found['uid']}: the memory of other users' jobs is not readable"
     if found["unreadable"]:
         note += f"; {len(found['unreadable'])} processes of this user may not be inspected"
     return [*lines, [(note, "faint")]]
+
+
+def channels_lines(channels: list[dict[str, Any]]) -> list[Line]:
+    """Channels and queues, as lines."""
+    return [[("channels and queues", "title")], *(line for one in channels for line in _channel(one))]
 
 
 def text(lines: list[Line], colours: bool = False) -> str:
@@ -74,7 +79,7 @@ def _nearness(group: dict[str, Any]) -> str:
 
 def _rank(one: dict[str, Any]) -> Line:
     keeps = one["keeps"] or one["in_cycle"]
-    style = "keeper" if keeps else {"asleep": "asleep", "waiting": "asleep", "in a call": "work"}.get(one["state"], "")
+    style = "keeper" if keeps else _STYLES_OF.get(one["state"], "")
     lasts = one["waiting_s"] if one["waiting_s"] is not None else one["unchanged_s"]
     rates = (_number(one["calls_per_s"]), _number(one["bytes_per_s"], 1e-6), _percent(one["waiting_share"]))
     pid = one["pid"] if one["pid"] is not None else f"({one['own_pid']})" if one["own_pid"] else "-"

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from shmring.engine.kinds import kind_and_root
+from shmring.collectives.engine.kinds import kind_and_root
 from shmring.watch.skew import whole_calls
 from shmring.watch.timeline import Timeline, name_of, together
 

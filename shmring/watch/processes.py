@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from shmring.core.base.sysfs import stat_fields
+
 
 class Process(NamedTuple):
     """A process as it was found.
@@ -46,19 +48,19 @@ class Process(NamedTuple):
 
 
 _COMMAND_LENGTH = 60
+_PROC = "/proc"
 
 
 def process(pid: int) -> Process | None:
     """Look at one process; None if it is gone."""
     with suppress(OSError, ValueError, IndexError):
-        # The name in parentheses may contain anything; the last parenthesis ends it.
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        fields = stat_fields(pid, _PROC)
         ticks = os.sysconf("SC_CLK_TCK")
         return Process(
             pid,
             _inner_pid(pid),
             _command(pid),
-            fields[0].decode(),
+            fields[0],
             int(fields[36]),
             int(fields[19]),
             (int(fields[11]) + int(fields[12])) * 1_000_000_000 // ticks,
@@ -72,7 +74,7 @@ def _read(path: str) -> bytes:
 
 
 def _inner_pid(pid: int) -> int:
-    for line in _read(f"/proc/{pid}/status").splitlines():
+    for line in _read(f"{_PROC}/{pid}/status").splitlines():
         if line.startswith(b"NSpid:"):
             return int(line.split()[-1])
     return pid
@@ -93,7 +95,7 @@ def program_of(pid: int) -> str:
         for _ in range(4):  # a fork server is between them
             if not any("from multiprocessing" in word for word in words):
                 break
-            pid = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+            pid = int(stat_fields(pid, _PROC)[1])
             words = _words(pid)
         return _printable(_program(words))
     return ""
@@ -104,7 +106,7 @@ def _printable(text: str) -> str:
 
 
 def _words(pid: int) -> list[str]:
-    return _read(f"/proc/{pid}/cmdline").decode("utf-8", "replace").rstrip("\0").split("\0")
+    return _read(f"{_PROC}/{pid}/cmdline").decode("utf-8", "replace").rstrip("\0").split("\0")
 
 
 def _program(words: list[str]) -> str:

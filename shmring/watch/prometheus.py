@@ -30,7 +30,7 @@ METRICS = {
     "shmring_channel_fill_ratio": ("gauge", "Part of a channel's ring that is filled, from 0 to 1."),
     "shmring_channel_capacity_bytes": ("gauge", "Size of a channel's ring."),
     "shmring_channel_messages_total": ("counter", "Messages that an end of a channel has sent or received."),
-    "shmring_channel_dropped_total": ("counter", "Messages that were dropped or overwritten there."),
+    "shmring_channel_dropped_total": ("counter", "Messages that were dropped there."),
     "shmring_channel_waits_total": ("counter", "Calls of that end that found the ring full, or empty."),
     "shmring_channel_end_lost": ("gauge", "1 if the process of that end has died."),
 }

@@ -6,15 +6,16 @@ import os
 import time
 from typing import Any
 
-from shmring.bootstrap.tuning import are_near
 from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with_rates
-from shmring.memory.open_files import open_files
-from shmring.observe.account import ranks_text
-from shmring.placement.topology import discover
+from shmring.collectives.bootstrap.tuning import are_near
+from shmring.collectives.observe.account import ranks_text
+from shmring.core.memory.open_files import open_files
+from shmring.core.placement.topology import discover
 from shmring.watch.find import Group, Job, Machine, Member, look_at_jobs
 from shmring.watch.processes import program_of, started_at, user_of
 
 NANO = 1e-9
+_IDLE_SHARE = 0.05  # of a processor: a rank that uses less, and is in no call, sleeps or waits for something else
 
 
 class Watcher:
@@ -43,7 +44,7 @@ class Watcher:
             "time": time.time(),
             "interval_s": elapsed_ns * NANO or None,
             "jobs": [self._job(job, machine, elapsed_ns) for job in machine.jobs],
-            "channels": [_channel(one, elapsed_ns > 0) for one in channels],
+            "channels": [channel_report(one, elapsed_ns > 0) for one in channels],
             "unreadable": list(machine.unreadable),
         }
         self._before = {
@@ -73,6 +74,7 @@ class Watcher:
     def _rank(self, job: Job, group: Group, member: Member, now_ns: int, elapsed_ns: int) -> dict[str, Any]:
         process, look, standing = member.process, member.look, member.standing
         since_ns = now_ns - standing.since_ns if standing.awaits and 0 < standing.since_ns <= now_ns else None
+        rates = self._rates(_key(job, group, member), member, now_ns, elapsed_ns)
         kept = [m.standing.since_ns for m in group.members if member.rank in m.standing.awaits and m.standing.since_ns]
         return {
             "rank": member.rank,
@@ -82,7 +84,7 @@ class Watcher:
             "processor": process.processor if process else None,
             "cache_domain": self._domains.get(process.processor) if process else None,
             "process_state": process.state if process else "",
-            "state": "stopped" if process and process.is_stopped else standing.state,
+            "state": _state(member, rates["cpu_share"]),
             "call": standing.call,
             "place": standing.place,
             "last_calls": list(look.last_calls) if look else [],
@@ -98,7 +100,7 @@ class Watcher:
             "bytes": look.nbytes if look else None,
             "rounds": look.published if look else None,
             "waited_s": look.waited_ns * NANO if look else None,
-            **self._rates(_key(job, group, member), member, now_ns, elapsed_ns),
+            **rates,
         }
 
     def _unchanged_for(self, key: tuple, member: Member, now_ns: int) -> float | None:
@@ -137,6 +139,14 @@ def origin(job: Job) -> dict[str, Any]:
     return {"program": program_of(first.pid), "user": user_of(first.pid), "started": started}
 
 
+def _state(member: Member, cpu_share: float | None) -> str:
+    """The state of a rank; what its memory does not show is known of its process."""
+    if member.process and member.process.is_stopped:
+        return "stopped"
+    is_idle = member.standing.state == "computing" and cpu_share is not None and cpu_share < _IDLE_SHARE
+    return "idle" if is_idle else member.standing.state
+
+
 def _key(job: Job, group: Group, member: Member) -> tuple:
     return (job.session, group.name, *member.node)
 
@@ -157,7 +167,8 @@ def _nearness(group: Group) -> dict[str, Any]:
     return {"barrier_us": us, "nearness": "near" if are_near(us, len(group.members)) else "far"}
 
 
-def _channel(one: ChannelLook, has_rates: bool) -> dict[str, Any]:
+def channel_report(one: ChannelLook, has_rates: bool) -> dict[str, Any]:
+    """One ring as numbers and words; without rates they are None."""
     ring = one.ring
     ends = {
         name: {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shmring.observe.account import duration
+from shmring.collectives.observe.account import duration
 from shmring.watch.timeline import RECORD, Timeline, name_of, together
 
 SLOWEST = 10

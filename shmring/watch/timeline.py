@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.engine.kinds import explain
-from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
+from shmring.collectives.engine.kinds import explain
+from shmring.collectives.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
 
-# `record_t` of engine/recording.pxd.
+# `record_t` of collectives/engine/recording.pxd.
 RECORD = np.dtype(
     [
         ("start_ns", "u8"),

@@ -12,8 +12,8 @@ from support.harness import PATIENCE, run_processes, run_ranks, start_processes
 from support.limits import limited
 
 import shmring
+from shmring.core.memory import syscalls
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, SegmentError
-from shmring.memory import syscalls
 
 REFUSED = (SegmentError, OutOfSharedMemoryError, RendezvousError)
 # Seconds that a rank waits for one that has failed: not long where that is certain to happen.

@@ -1,6 +1,7 @@
 """Too little memory: wherever the kernel refuses it, all ranks raise an error that names it; nothing else is lost.
 
-Refusals come from `shmring.memory.syscalls.fault` (any of them, at will), from a small /dev/shm, and from RLIMIT_AS.
+Refusals come from `shmring.core.memory.syscalls.fault` (any of them, at will), from a small /dev/shm, and from
+RLIMIT_AS.
 """
 
 import contextlib
@@ -19,9 +20,9 @@ from support.namespaces import enter, needs_mount, room
 from support.on_ranks import on_ranks
 
 import shmring
-from shmring.bootstrap import rendezvous
+from shmring.collectives.bootstrap import rendezvous
+from shmring.core.memory import syscalls
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
-from shmring.memory import syscalls
 
 
 def refuse(call, error, at=1):

@@ -17,8 +17,8 @@ from fault_deaths import DEATHS, STOP_TIMEOUT_S, check_error
 from support.harness import PATIENCE, report
 
 import shmring
+from shmring.core.memory import syscalls
 from shmring.errors import BrokenError, MessageTimeoutError, RendezvousError
-from shmring.memory import syscalls
 
 WAITS = {"spinning": 300.0, "sleeping": 0.0}  # microseconds before a waiter yields and sleeps
 
@@ -106,7 +106,7 @@ def unless_packing(act):
 
     def handler(_, frame):
         while frame is not None:
-            if frame.f_globals["__name__"] == "shmring.objects.codec":
+            if frame.f_globals["__name__"] == "shmring.core.objects.codec":
                 signal.setitimer(signal.ITIMER_REAL, 0.005)
                 return
             frame = frame.f_back

@@ -58,10 +58,9 @@ def barrier(comm):
 
 def collective(comm, kind, n, **more):
     """A case of the oracle, with the result checked."""
-    yield from attempt(Direct(comm), Case(kind, n, "int64", place="in" if kind in IN_PLACE else "new", **more))
+    yield from attempt(Direct(comm), Case(kind, n, "int64", place="new" if KINDS[kind].has_blocks else "in", **more))
 
 
-IN_PLACE = ("all_reduce", "scan", "exscan", "broadcast", "reduce")
 for _kind in KINDS:
     for _size, _n in (("small", SMALL), ("large", LARGE)):
         _root = {"root": -1} if _kind in ("reduce", "scatter") else {}

@@ -24,15 +24,15 @@ ALLOCATING = ("start@1", "start@2", "published@1", "published@2", "concluded@1",
 IN_CHANNELS = {
     "sender": "announce announced ring_sleep ring_wake",
     "receiver": "give given ring_sleep ring_wake",
-    "overwritten receiver": "claimed give given",
-    "overwriting sender": "overtook announce announced",
+    "disconnected receiver": "give given",
+    "disconnecting sender": "disconnected",
     "broadcast sender": "announce announced ring_sleep ring_wake",
     "putter": "putting signal announce announced put ring_sleep ring_wake retract",
-    "getter": "getting give given got unsignal ring_sleep ring_wake",
+    "getter": "settle_get getting give given got unsignal ring_sleep ring_wake",
 }
 
 # Points that a call passes only in trouble or in a race, not in these; test_fault_points.py goes to them.
-IN_TROUBLE = ("report", "reported", "elsewhere")
+IN_TROUBLE = ("report", "reported", "elsewhere", "inherit", "unlocked")
 
 
 def points_of(name):

@@ -10,7 +10,6 @@ import os
 import queue
 import random
 import time
-from contextlib import suppress
 from itertools import count
 
 import numpy as np
@@ -134,11 +133,10 @@ def test_the_receiver_after_a_killed_one_gets_the_messages_that_were_not_release
                 assert [receiver.recv(60) for _ in range(7 - first)] == list(range(first, 7))
 
 
-@needs_marks
 @in_that_build
-def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender(rank):
-    for moment in moments("overwritten receiver"):
-        sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
+def test_a_receiver_killed_where_it_may_be_disconnected_does_not_hold_up_its_sender(rank):
+    for moment in moments("disconnected receiver"):
+        sender, (receiver,) = shmring.broadcast_channel(1, 1 << 10, slow_timeout=60 * PATIENCE)
         pid = doomed(moment, lambda receiver=receiver: list(receiver))
         with pytest.raises(PeerLostError):
             while True:
@@ -147,18 +145,19 @@ def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender(
 
 
 @in_that_build
-def test_a_sender_killed_while_overwriting_leaves_whole_messages(rank):
-    for moment in moments("overwriting sender"):
-        sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
-        pid = doomed(moment, lambda sender=sender: [sender.send(np.full(5, i)) for i in count()])
-        assert_killed(pid, moment)
+def test_a_sender_killed_while_it_disconnects_a_receiver_leaves_whole_messages_to_the_others(rank):
+    for point in IN_CHANNELS["disconnecting sender"].split():
+        moment = f"{point}@1"  # there is one receiver to disconnect
+        sender, (receiver, _) = shmring.broadcast_channel(2, 1 << 10, slow_timeout=0.3 * PATIENCE)
+        pid = doomed(moment, lambda sender=sender: [sender.send(np.full(5, i), 60 * PATIENCE) for i in count()])
         got = []
         with pytest.raises(PeerLostError):
             while True:
                 array = receiver.recv(60)
                 assert (array == array[0]).all()
                 got.append(int(array[0]))
-        assert got == list(range(got[0], got[0] + len(got))) if got else moment == "announce@1"
+        assert_killed(pid, moment)
+        assert got == list(range(len(got)))
 
 
 def count_to_fifty(sender):
@@ -242,6 +241,15 @@ def test_a_producer_of_a_queue_killed_at_any_step_takes_nothing_with_it(rank):
 
 @needs_marks
 @in_that_build
+def test_a_producer_killed_as_it_takes_over_the_lock_of_a_dead_one_leaves_it_to_the_next(rank):
+    q = shmring.Queue(capacity_nbytes=1 << 12)
+    for moment in ("putting@1", "inherit@1"):
+        assert_killed(doomed(moment, lambda: send_all(q.put)), moment)
+    assert_queue_goes_on(q, [])
+
+
+@needs_marks
+@in_that_build
 def test_a_producer_killed_while_it_clears_away_what_was_given_up_takes_nothing_with_it(rank):
     for n in (1, 2):
         q = shmring.Queue(capacity_nbytes=1 << 10)
@@ -283,9 +291,9 @@ def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order(rank)
             except queue.Full:
                 pass
         assert_killed(pid, moment)
-        rest = []
-        with suppress(queue.Empty):  # the one killed may not have counted what he took
-            while not q.empty():
-                rest.append(q.get(timeout=1))
+        rest, left = [], q.qsize()
+        while not q.empty():
+            rest.append(q.get(timeout=1))
+        assert len(rest) == left  # what the one killed had taken counts as taken
         assert rest == [content(number) for number in range(put - len(rest), put)]
         assert_queue_goes_on(q, rest)

@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.stress
-@pytest.mark.sample(10)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_survivors_of_a_failure_inside_a_step_name_the_rank_and_continue(number, seed):
     play(draw(fault_points.MOMENTS, random.Random(f"{seed} inside"))[number])

@@ -223,6 +223,7 @@ BY_NAME = {
     "kwargs": ["None", "{}"],
     "maxsize": words("0 1 100 -1"),
     "messages": ["[b'a',np.ones(3)]", "[]", "np.ones((20,3))", "iter([b'a'])", "[b'x'*50000]*3", "Endless()"],
+    "number": words("0 1 7 -1 2**64"),
     "periodic": words("False True (True,False)"),
     "name": ["f'hostile{os.getpid()}'"],
     "nbytes": words("0 1 1000 1<<20"),
@@ -255,8 +256,8 @@ BY_NAME = {
     "tag": words("0 0 -1 5 2**31-1"),
     "timeout": words("0 0.001 0.01 0.005 0.02 np.float64(0.01)"),
     "value": words("1 np.ones(3) 0.5 b'x' b'x'*5000 'x' None"),
-    "when_full": words("'wait' 'drop_newest' 'drop_oldest' 'x'"),
-    "when_slow": words("'wait' 'drop_oldest' 'disconnect' 'x'"),
+    "when_full": words("'wait' 'drop_newest' 'x'"),
+    "slow_timeout": words("None 0 0.001 60 -1 'x'"),
     "x": [*PAYLOADS, *RECORDS[:3]],
 }
 # For ``**settings``.

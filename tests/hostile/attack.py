@@ -99,12 +99,12 @@ def resources() -> dict[str, list]:
 
 
 def threads() -> list[str]:
-    """Names of the threads of this process, except for the one that keeps liveness words and stays."""
+    """Names of the threads of this process, except for those that stay: they keep liveness words, and wait for ends."""
     names = []
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:  # it may have ended
             names.append(file.read().strip())
-    return [name for name in names if name != "shmring-keeper"]
+    return [name for name in names if name not in ("shmring-keeper", "shmring-waiter")]
 
 
 def report_leaks(script: Script, before: dict[str, list]) -> None:

@@ -13,7 +13,7 @@ SUBCLASS = "class Forgetful({0}):\n    def __init__(self, *_args, **_kwargs): se
 # What to close so that objects without a `close` find theirs gone.
 HOLDERS = {
     "lease": "record_sender",
-    **dict.fromkeys(("work", "request", "plan", "message", "grid"), "comm"),
+    **dict.fromkeys(("work", "request", "plan", "message"), "comm"),
 }
 
 

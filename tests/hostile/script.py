@@ -52,7 +52,7 @@ ACTS = ("close", "abort", "commit", "release", "take", "task_done", "done", "has
 # Steps that make an object of each class.
 OPENINGS = (
     "sender, receiver = shmring.channel(65536)",
-    "tight_sender, tight_receiver = shmring.channel(4096, when_full='drop_oldest')",
+    "tight_sender, tight_receiver = shmring.channel(4096, when_full='drop_newest')",
     "record_sender, record_receiver = shmring.channel(4096, dtype='f8')",
     "fan_senders, fan = shmring.fan_in(2, 4096)",
     "record_fan_senders, record_fan = shmring.fan_in(2, 4096, dtype='f8')",
@@ -73,7 +73,7 @@ OPENINGS = (
     "request = comm.irecv(np.ones(8), 0, 9)",
     "message = comm.sendrecv(np.ones(8), 0, np.ones(8), tag=3)",
     "lease = record_sender.reserve(3)",
-    "grid = shmring.grid((1, 1))",
+    "block = shmring.Block(np.ones(512))",
 )
 
 

@@ -12,7 +12,7 @@ from functools import cache
 
 import shmring
 import shmring.ring
-from shmring.collective.mpi_names import Hint
+from shmring.collectives.calls.mpi_names import Hint
 
 # Public though not exported by `shmring` or `shmring.ring`: what calls return, and what a page mentions.
 DOCUMENTED = (
@@ -23,26 +23,49 @@ ELSEWHERE = ("from_mpi", "Timeline")
 
 # Operators and protocols as expressions, `{0}` being the object: special methods are called through these.
 PROTOCOLS = {
+    "__add__": "{0} + key",
     "__array__": "np.array({0})",
     "__aiter__": "aiter({0})",
     "__anext__": "asyncio.run(awaiting(anext({0}, None)))",
     "__await__": "asyncio.run(awaiting({0}))",
+    "__bool__": "bool({0})",
     "__buffer__": "bytes(memoryview({0}))",
+    "__bytes__": "bytes({0})",
     "__call__": "{0}()",
+    "__class_getitem__": "type({0})[int]",
     "__copy__": "copy.copy({0})",
     "__deepcopy__": "copy.deepcopy({0})",
     "__del__": "{0}.__del__()",
     "__delitem__": "operator.delitem({0}, key)",
     "__dir__": "dir({0})",
+    "__dlpack__": "{0}.__dlpack__()",
+    "__dlpack_device__": "{0}.__dlpack_device__()",
     "__enter__": "{0}.__enter__()",
     "__eq__": "{0} == {0}",
     "__exit__": "{0}.__exit__(None, None, None)",
+    "__floordiv__": "{0} // key",
+    "__getattr__": "getattr({0}, 'no_such_name', None)",
     "__getitem__": "{0}[key]",
     "__hash__": "hash({0})",
     "__init__": "{0}.__init__()",
     "__iter__": "list(itertools.islice({0}, 3))",
     "__len__": "len({0})",
     "__lt__": "{0} < {0}",
+    "__matmul__": "{0} @ {0}",
+    "__mod__": "{0} % key",
+    "__mul__": "{0} * key",
+    "__neg__": "-{0}",
+    "__pow__": "{0} ** key",
+    "__radd__": "key + {0}",
+    "__rfloordiv__": "key // {0}",
+    "__rmatmul__": "np.ones(3) @ {0}",
+    "__rmod__": "key % {0}",
+    "__rmul__": "key * {0}",
+    "__rpow__": "key ** {0}",
+    "__rsub__": "key - {0}",
+    "__rtruediv__": "key / {0}",
+    "__sub__": "{0} - key",
+    "__truediv__": "{0} / key",
     "__next__": "next({0})",
     "__reduce_ex__": "pickle.loads(pickle.dumps({0}))",
     "__repr__": "repr({0})",
@@ -81,8 +104,8 @@ def functions() -> dict[str, object]:
 
 
 def methods(cls: type) -> list[str]:
-    """Public methods of a class."""
-    return [name for name in dir(cls) if name[0] != "_" and callable(getattr(cls, name))]
+    """Public methods of a class, without those that import torch: a handler that raises in its import breaks it."""
+    return [name for name in dir(cls) if name[0] != "_" and name != "tensor" and callable(getattr(cls, name))]
 
 
 def attributes(cls: type) -> list[str]:

@@ -20,10 +20,10 @@ from support.on_ranks import on_ranks
 from support.segments import Squatter, page
 
 import shmring
-from shmring.engine.outbox import outbox_nbytes, sparse_nbytes
+from shmring.collectives.engine.outbox import outbox_nbytes, sparse_nbytes
+from shmring.core.memory.header import HEADER_NBYTES
+from shmring.core.memory.segment import segment_name, try_attach
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError, ShmringError
-from shmring.memory.header import HEADER_NBYTES
-from shmring.memory.segment import segment_name, try_attach
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 
 CASES = int(os.environ.get("SHMRING_FUZZ_CASES", "0"))
@@ -87,7 +87,7 @@ def areas(comm, owner):
     return {
         "header": [(0, 136), (256, 264), (384, 424)],
         "counters": [(4096, 4160), (4224, 4232)],
-        # Of the semaphores only the count: libc itself aborts if their other fields are changed.
+        # Waiter words, and semaphores; a rank may sleep on them meanwhile, so of these only the count.
         "sleepers": [(4352, 4360), (4480, 4488), (4608, 4616), (4736, 4744)],
         "trouble": [(4864, 4872), (5096, 5120), (5120, 5176)],
         "eager messages": [(8192, 8192 + 16 * 64)],

@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -13,33 +12,12 @@ from pathlib import Path
 
 import pytest
 from support import compiled, harness
-from support.harness import RANKS, RankError, eventually, report, run_processes, start_processes, start_ranks
-from support.installed import ROOT
+from support.harness import RankError, eventually, report, run_processes, start_processes, start_ranks
 from support.on_ranks import on_ranks
-from support.programs import run_python
 
 import shmring
+from shmring.core.memory.spelling import segment_name
 from shmring.launch.run import run
-from shmring.memory.spelling import segment_name
-
-
-def own_rank(rank, *args):
-    return rank, args, os.getpid()
-
-
-@pytest.mark.parametrize("n", RANKS)
-def test_results_come_back_by_rank_from_as_many_processes(n):
-    results = run_processes(n, own_rank, "x")
-    assert [(rank, args) for rank, args, _ in results] == [(rank, ("x",)) for rank in range(n)]
-    assert len({pid for _, _, pid in results} - {os.getpid()}) == n
-
-
-def big(rank, nbytes):
-    return bytes([rank]) * nbytes
-
-
-def test_results_larger_than_any_pipe_come_back_whole():
-    assert run_processes(2, big, 5_000_000) == [bytes([rank]) * 5_000_000 for rank in range(2)]
 
 
 def raise_in_turn(rank, path):
@@ -71,15 +49,6 @@ def test_what_a_thread_of_a_rank_raises_fails_the_rank():
         run_processes(1, raise_in_a_thread)
 
 
-def be_interrupted(rank):
-    raise KeyboardInterrupt
-
-
-def test_an_interrupt_of_a_rank_does_not_end_the_test_run():
-    with pytest.raises(RankError, match="KeyboardInterrupt"):
-        run_processes(1, be_interrupted)
-
-
 def sleep_in_rank_one(rank):
     if rank == 1:
         time.sleep(1000)
@@ -92,16 +61,6 @@ def test_the_watchdog_shows_where_a_rank_hangs_and_ends_it():
     def _():
         with pytest.raises(RankError, match=r"ranks \[1\] hung(.|\n)*in sleep_in_rank_one"):
             run_processes(2, sleep_in_rank_one, timeout=next(timeouts))
-
-
-@pytest.mark.parametrize("word", ["a", "b"])
-@on_ranks(2, 3, init={"nslots": 4})
-def test_a_test_that_ranks_run_gets_their_communicator_fixtures_and_parameters(comm, word, tmp_path):
-    assert comm.config.nslots == 4
-    assert comm.all_gather_object((comm.rank, word, tmp_path)) == [(r, word, tmp_path) for r in range(comm.size)]
-    (tmp_path / str(comm.rank)).touch()
-    comm.barrier()
-    assert len(os.listdir(tmp_path)) == comm.size in (2, 3)
 
 
 @on_ranks(2)
@@ -118,16 +77,6 @@ def report_and_sleep(rank):
     report("here")
     time.sleep(1000 if rank == 1 else 0.01)
     return rank
-
-
-def test_a_killed_rank_leaves_the_others_to_their_own_ends():
-    gang = start_processes(3, report_and_sleep)
-    gang.wait_for("here")
-    gang.kill(1)
-    outcomes = gang.outcomes()
-    assert [outcome.signal for outcome in outcomes] == [0, signal.SIGKILL, 0]
-    assert [outcome.result for outcome in outcomes] == [0, None, 2]
-    assert [outcome.ok for outcome in outcomes] == [True, False, True]
 
 
 def test_a_stopped_rank_is_ended_by_the_watchdog_too():
@@ -151,39 +100,6 @@ def test_of_ranks_that_are_killed_together_none_notices_that_another_one_is_dead
     assert gang.survivors_of(0, 1, 2) == []
 
 
-def report_again(rank):
-    report("a")
-    report("b")
-    report("a")
-
-
-def test_each_report_ends_one_wait():
-    gang = start_processes(2, report_again)
-    for point in "aba":
-        gang.wait_for(point)
-    assert all(outcome.ok for outcome in gang.outcomes())
-
-
-def test_a_wait_for_a_report_that_never_comes_fails_when_the_rank_ends():
-    with pytest.raises(RankError, match="never reported 'c'"):
-        start_processes(1, report_again).wait_for("c")
-
-
-def leave_a_child(rank):
-    if (pid := os.fork()) == 0:
-        time.sleep(1000)
-    report(str(pid))
-
-
-def test_a_process_that_a_rank_has_forked_does_not_hold_up_the_outcomes(monkeypatch):
-    monkeypatch.setattr(harness, "LINGER_S", 0.1)
-    gang = start_processes(1, leave_a_child)
-    try:
-        assert all(outcome.ok for outcome in gang.outcomes())
-    finally:
-        os.kill(int(gang.reports(0)[0]), signal.SIGKILL)
-
-
 def leave(rank, status):
     os._exit(status)
 
@@ -193,55 +109,6 @@ def test_a_rank_that_exits_without_a_word_is_a_failure():
         run_processes(2, leave, 3)
     outcomes = start_processes(1, leave, 0).outcomes()
     assert outcomes[0].status == 0
-
-
-def crash(rank):
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def test_a_crash_shows_where_it_was():
-    with pytest.raises(RankError, match=r"SIGSEGV(.|\n)*in crash"):
-        run_processes(1, crash)
-
-
-def return_a_lock(rank):
-    return threading.Lock()
-
-
-def test_a_result_that_cannot_be_pickled_is_a_failure():
-    with pytest.raises(RankError, match="cannot pickle"):
-        run_processes(1, return_a_lock)
-
-
-def test_functions_that_have_no_name_to_be_found_by_are_refused():
-    with pytest.raises(TypeError, match="function of a module"):
-        run_processes(1, lambda rank: None)
-
-
-def variable(rank, name):
-    return os.environ.get(name)
-
-
-def test_environment_variables_reach_the_ranks_and_stay_there():
-    assert run_processes(2, variable, "SHMRING_TRY", env={"SHMRING_TRY": "5"}) == ["5", "5"]
-    assert "SHMRING_TRY" not in os.environ
-
-
-def test_ranks_start_without_threads_or_mappings_of_this_process():
-    command = "import os; print(len(os.listdir('/proc/self/task')))"
-    alone = int(subprocess.check_output([sys.executable, "-c", command]))    # an emulator has a thread of its own
-    release = threading.Event()
-    thread = threading.Thread(target=release.wait)
-    thread.start()
-    try:
-        assert run_processes(2, count_tasks) == [alone, alone]
-    finally:
-        release.set()
-        thread.join()
-
-
-def count_tasks(rank):
-    return len(os.listdir("/proc/self/task"))
 
 
 def test_ranks_left_running_by_a_test_are_ended():
@@ -257,22 +124,9 @@ def test_a_name_left_in_shared_memory_is_a_failure():
             harness.fail_on_leaks(*before, patience=0)
 
 
-def test_names_of_other_programs_and_other_runs_are_no_leak(monkeypatch):
-    before = harness.shared_names(), harness.open_files(), set(threading.enumerate())
-    ours = os.environ["SHMRING_FILE_PREFIX"]
-    monkeypatch.delenv("SHMRING_FILE_PREFIX")
-    program = segment_name(f"meta{os.getpid()}", 0)
-    harness.mark_names()
-    assert os.environ["SHMRING_FILE_PREFIX"] != ours
-    other_run = segment_name("meta", 0)
-    monkeypatch.setenv("SHMRING_FILE_PREFIX", ours)
-    with standing("/dev/shm" + program), standing("/dev/shm" + other_run):
-        harness.fail_on_leaks(*before, patience=0)
-
-
 LEAK = """
 import os, sys
-from shmring.memory.spelling import segment_name
+from shmring.core.memory.spelling import segment_name
 open("/dev/shm" + segment_name(sys.argv[1] + os.environ.get("RANK", ""), "r0"), "x").close()
 """
 
@@ -339,12 +193,6 @@ def test_a_thread_left_running_is_a_failure():
         thread.join()
 
 
-def test_the_seed_can_be_set_and_is_shown():
-    settings = str(ROOT / "pyproject.toml")
-    shown = run_python("-m", "pytest", "-c", settings, "--collect-only", "--seed", "77", __file__)
-    assert "shmring: seed 77 (repeat with --seed 77)" in shown
-
-
 def test_a_module_built_by_two_processes_stays_where_the_first_has_put_it(monkeypatch, tmp_path):
     """Each of two workers may build the same module: the later one removed what the first was about to load."""
     monkeypatch.setattr(compiled.subprocess, "run", lambda *_, cwd, **__: (Path(cwd, "product").touch(), Built)[1])
@@ -360,8 +208,3 @@ def test_a_module_built_by_two_processes_stays_where_the_first_has_put_it(monkey
 
 class Built:
     returncode = 0
-
-
-def test_no_test_is_begun_after_the_seconds_of_a_run(tmp_path):
-    command = ["-m", "pytest", "--seconds", "1e-9", ROOT / "tests/meta/test_sampling.py"]
-    assert "3 tests were not begun" in run_python(*command, cwd=tmp_path)

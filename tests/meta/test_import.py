@@ -31,7 +31,7 @@ def test_importing_shmring_loads_nothing_heavy_and_no_room():
 def test_collectives_need_no_asyncio_no_multiprocessing_and_no_channels():
     loaded = loaded_by("import shmring; shmring.init")
     assert not loaded & {"asyncio", "multiprocessing", "subprocess", "tempfile", "torch"}
-    assert not any(name.startswith(("shmring.channels", "shmring.bench", "shmring.cli")) for name in loaded)
+    assert not any(name.startswith(("shmring.channels", "shmring.cli")) for name in loaded)
 
 
 def test_every_public_name_is_there_and_listed():
@@ -49,3 +49,13 @@ def test_type_checkers_see_the_same_names_from_the_same_modules():
     (checked,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     seen = {alias.name: node.module for node in checked.body for alias in node.names}
     assert seen == shmring._HOMES
+
+
+@pytest.mark.parametrize("package", ["torch", "jax"])
+def test_type_checkers_see_the_names_of_a_guest_from_its_modules(package):
+    tree = ast.parse((Path(shmring.__file__).parent / package / "__init__.py").read_text())
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    given = {node.targets[0].id: ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)}
+    seen = {alias.name: node.module.removeprefix("shmring.") for node in checked.body for alias in node.names}
+    assert seen == given["_MODULES"]
+    assert set(given["__all__"]) - {"register"} == set(seen)

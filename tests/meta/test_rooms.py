@@ -1,10 +1,14 @@
 """A room imports only from rooms below it: the order of the folders in `ROOMS`, checked against every import.
 
-Modules of the top folder have their place in the same order (`TOP`). A new folder or a new module of the top folder
-fails here until it has one.
+The rooms of `core` and `collectives` are folders in these wings.
+
+No modules import each other in a circle, within a room either, wherever in a file the import stands. Modules of the
+top folder have their place in the same order (`TOP`). A new folder or a new module of the top folder fails here until
+it has one.
 """
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -15,22 +19,25 @@ PACKAGE = ROOT / "shmring"  # the sources: an installed package has no .pyx
 
 # From the bottom up. `base` and the other names in `TOP` are modules of the top folder.
 ROOMS = [
-    "_c", "base", "sync", "memory", "placement", "kernel", "arrays", "objects", "ring", "channels", "plan", "engine",
-    "observe", "bootstrap", "shared", "collective", "p2p", "communicator", "launch", "nodes", "face", "guests",
+    "core/c", "core/base", "core/sync", "core/memory", "core/placement", "core/kernel", "core/arrays", "core/blocks",
+    "core/objects", "core/ring", "channels", "collectives/plan", "collectives/engine", "collectives/observe",
+    "collectives/bootstrap", "collectives/shared", "collectives/calls", "collectives/p2p", "communicator", "launch",
+    "nodes", "face", "guests",
 ]  # fmt: skip
+WINGS = {"core": "core/c", "collectives": "collectives/plan"}  # and the room of the wing's own file
 TOP = {
-    "errors": "base",
-    "config": "base",
-    "dtypes": "base",
-    "version": "base",
+    "errors": "core/base",
+    "config": "core/base",
+    "dtypes": "core/base",
+    "version": "core/base",
+    "typing": "core/base",
     "communicator": "communicator",
     "__init__": "face",
+    "ring": "face",
     "__main__": "guests",
 }
-GUESTS = {"bench", "capi", "cli", "jax", "multiprocessing", "selftest", "torch", "vllm", "watch"}
-# `channels` is the message product: it shares the rooms up to `ring` with the collectives, and nothing more.
-FORBIDDEN = {"channels": {"plan", "engine"}}
-MOST_TOP_FILES = 12
+GUESTS = {"capi", "cli", "jax", "multiprocessing", "selftest", "torch", "vllm", "watch"}
+MOST_TOP_FILES = 13
 SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".h")
 
 _FROM = re.compile(r"^\s*from\s+([\w.]+)\s+c?import\s+(\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -55,6 +62,8 @@ def room_of(path):
         return TOP.get(Path(first).stem)
     if first in GUESTS:
         return "guests"
+    if first in WINGS:
+        return WINGS[first] if len(rest) == 1 else f"{first}/{rest[0]}" if f"{first}/{rest[0]}" in ROOMS else None
     return first if first in ROOMS else None
 
 
@@ -66,12 +75,20 @@ def room_of_module(module):
     if not parts:
         return "face"
     if (PACKAGE / parts[0]).is_dir():
-        return room_of(f"{parts[0]}/x")
+        return room_of("/".join([*parts[:2], "x"] if parts[0] in WINGS and len(parts) > 1 else [parts[0], "x"]))
     return TOP.get(parts[0])
 
 
 def imports(path, text):
     """The dotted names that a Python or Cython file imports, at whatever depth of it."""
+    for module, names in _statements(path, text):
+        inner = [f"{module}.{name}" for name in names]
+        rooms = [name for name in inner if module == "shmring" and room_of_module(name)]
+        yield from rooms if inner and len(rooms) == len(inner) else [module, *rooms]
+
+
+def _statements(path, text):
+    """Every import: the dotted name of a module, and the names that are taken from it, if any."""
     package = ["shmring", *Path(path).parts[:-1]]
 
     def absolute(module, dots):
@@ -81,23 +98,39 @@ def imports(path, text):
     if path.endswith((".py", ".pyi")):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
+                yield from ((alias.name, []) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
-                yield from _named(absolute(node.module, node.level), [alias.name for alias in node.names])
+                yield absolute(node.module, node.level), [alias.name for alias in node.names]
         return
     text = re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
     for module, names in _FROM.findall(text):
         bare = module.lstrip(".")
-        yield from _named(absolute(bare, len(module) - len(bare)), re.findall(r"\w+", names))
+        yield absolute(bare, len(module) - len(bare)), re.findall(r"\w+", names)
     for names in _IMPORT.findall(text):
-        yield from (name.split()[0] for name in names.split(",") if name.strip())
+        yield from ((name.split()[0], []) for name in names.split(",") if name.strip())
 
 
-def _named(module, names):
-    """``from module import names``: modules of a package, or things of a module."""
-    inner = [f"{module}.{name}" for name in names]
-    rooms = [name for name in inner if module == "shmring" and room_of_module(name)]
-    return rooms if len(rooms) == len(inner) else [module, *rooms]
+def module_of(path):
+    """The dotted name of the module of a file; declarations beside a module in Python are one of their own."""
+    parts = Path(path).with_suffix("").parts
+    name = ".".join(["shmring", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+    return f"{name} (.pxd)" if path.endswith(".pxd") and (PACKAGE / path).with_suffix(".py").exists() else name
+
+
+def graph():
+    """Module -> the modules that it imports or cimports, the package itself left out."""
+    paths = [path for path in files() if not path.endswith(".h")]
+    known = {module_of(path) for path in paths} - {"shmring"}
+    found = {name: set() for name in known}
+    for path in paths:
+        own = module_of(path)
+        for module, names in _statements(path, (PACKAGE / path).read_text()):
+            of_modules = {f"{module}.{name}" for name in names} & known
+            used = of_modules if names and len(of_modules) == len(names) else {module, *of_modules}
+            if not path.endswith((".py", ".pyi")):  # a cimport
+                used = {f"{name} (.pxd)" if f"{name} (.pxd)" in known else name for name in used}
+            found.setdefault(own, set()).update(used & known - {own})
+    return found
 
 
 def uses(path):
@@ -119,9 +152,16 @@ def test_every_file_is_in_a_room_and_imports_only_from_rooms_below():
             wrong[path] = "is in no room: place it in ROOMS or TOP"
             continue
         used, level = uses(path), ROOMS.index(own)
-        if bad := {room for room in used if ROOMS.index(room) > level} | used & FORBIDDEN.get(own, set()):
+        if bad := {room for room in used if ROOMS.index(room) > level}:
             wrong[path] = f"is in the room {own} and imports from {bad}"
     assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    try:
+        graphlib.TopologicalSorter(graph()).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail("each imports the next: " + " <- ".join(error.args[1]))
 
 
 def test_the_top_folder_is_small():
@@ -137,7 +177,7 @@ def test_every_room_has_files():
 @pytest.mark.parametrize(
     ("path", "text", "expected"),
     [
-        ("a.py", "from shmring.memory.segment import sweep", {"shmring.memory.segment"}),
+        ("a.py", "from shmring.core.memory.segment import sweep", {"shmring.core.memory.segment"}),
         ("a.py", "from shmring import errors", {"shmring.errors"}),
         ("a.py", "from shmring import spawn", {"shmring"}),
         ("a.py", "def f():\n    import shmring.launch.spawn", {"shmring.launch.spawn"}),
@@ -145,10 +185,10 @@ def test_every_room_has_files():
         ("cli/a.py", "from ..errors import x\nfrom .demo import x", {"shmring.errors", "shmring.cli.demo"}),
         (
             "a.pyx",
-            "from shmring.sync.wait cimport (a,\n    b)  # c\ncimport shmring.ring.spsc",
-            {"shmring.sync.wait", "shmring.ring.spsc"},
+            "from shmring.core.sync.wait cimport (a,\n    b)  # c\ncimport shmring.core.ring.spsc",
+            {"shmring.core.sync.wait", "shmring.core.ring.spsc"},
         ),
-        ("a.pxd", "    from shmring.engine.engine cimport Engine", {"shmring.engine.engine"}),
+        ("a.pxd", "    from shmring.collectives.engine.engine cimport Engine", {"shmring.collectives.engine.engine"}),
     ],
 )
 def test_imports_of_every_form_are_seen(path, text, expected):
@@ -156,7 +196,7 @@ def test_imports_of_every_form_are_seen(path, text, expected):
 
 
 def test_includes_and_externs_are_seen():
-    assert _INCLUDE.findall('#include "layout.h"\ncdef extern from "_c/atomics.h" nogil:') == [
+    assert _INCLUDE.findall('#include "layout.h"\ncdef extern from "core/c/atomics.h" nogil:') == [
         ("layout.h", ""),
-        ("", "_c/atomics.h"),
+        ("", "core/c/atomics.h"),
     ]

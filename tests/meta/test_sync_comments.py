@@ -155,10 +155,10 @@ RIGHT_PAGE = "| name | release | acquire | what | shown by |\n| sent | `put` | `
 
 
 def found_in(folder, changes, page=RIGHT_PAGE):
-    (folder / "_c").mkdir(exist_ok=True)
+    (folder / "core/c").mkdir(parents=True, exist_ok=True)
     for name, text in (RIGHT | changes).items():
-        text = text.replace("in c.h", "in _c/c.h")
-        (folder / ("_c/" + name if name.endswith(".h") else name)).write_text(text)
+        text = text.replace("in c.h", "in core/c/c.h")
+        (folder / ("core/c/" + name if name.endswith(".h") else name)).write_text(text)
     return list(problems(folder, page))
 
 

@@ -1,4 +1,4 @@
-/* A root that runs ahead after an eager exchange (conclude in engine/eager.pyx), and the wake-up that a rank may omit.
+/* A root that runs ahead after an eager exchange (conclude in collectives/engine/eager.pyx), and the wake-up that a rank may omit.
  *
  * In the eager exchange every rank reads the line of every other rank. A rank that did not wait in it advances its
  * consumed counter without a fence and without a load of the waiter words; a rank that waited loads them. Then the peers

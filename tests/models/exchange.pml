@@ -1,4 +1,4 @@
-/* Results in the contributors' slots (plan/exchange.py): the one place where a rank stores into another rank's outbox.
+/* Results in the contributors' slots (collectives/plan/exchange.py): the one place where a rank stores into another rank's outbox.
  *
  * Two ranks exchange NROUNDS rounds. In each, a rank stages a contribution in its slot and publishes, awaits the other's
  * contribution and loads it, stores the result in its place, and releases; then it awaits that the other has released and

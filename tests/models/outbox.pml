@@ -1,4 +1,4 @@
-/* The discipline of the outbox (engine/rounds.pyx): claim, publish, await, release, with NSLOTS slots and two counters
+/* The discipline of the outbox (collectives/engine/rounds.pyx): claim, publish, await, release, with NSLOTS slots and two counters
  * in each rank's outbox.
  *
  * NRANKS ranks exchange NROUNDS rounds: each writes its slot of a round, awaits the slots of all others and reads them.

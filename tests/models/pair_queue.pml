@@ -1,4 +1,4 @@
-/* Pair queue (p2p/pair_queue.pyx): messages from one rank to one other. A message is one cell, or a sequence of pieces
+/* Pair queue (collectives/p2p/pair_queue.pyx): messages from one rank to one other. A message is one cell, or a sequence of pieces
  * through the byte ring with one cell for each. A cell is announced by its number, stored last. The receiver publishes in
  * one counter how many cells it has taken; the sender derives from it which bytes are free again.
  *

@@ -1,4 +1,4 @@
-/* The ring (ring/spsc.pxd): one producer, one consumer, NSLOTS slots, two counters that only grow. The producer may be killed
+/* The ring (core/ring/spsc.pxd): one producer, one consumer, NSLOTS slots, two counters that only grow. The producer may be killed
  * at each step, or close in good order. The consumer takes the slots one by one and must find in each what was put there;
  * it ends when the stream is finished or, after a death, when it has looked once more and nothing is there.
  *

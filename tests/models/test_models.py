@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 ANY, BATCH, DEATH, FUTEX, TSO, ROOT, STOP = "-DANY", "-DBATCH", "-DDEATH", "-DFUTEX", "-DTSO", "-DROOT", "-DSTOP"
+GIVES_UP, LEASE = "-DGIVES_UP", "-DLEASE"
 
 
 def mutations(*numbers, way=()):
@@ -48,7 +49,14 @@ MODELS = {
         [[], [DEATH], [STOP]],
         mutations(1, 3, 5) + mutations(2, way=[DEATH]) + mutations(4, way=[STOP]),
     ),
-    "latest": ([[], [DEATH], [TSO]], mutations(1, 2, 3, 4, 5)),
+    "latest": (
+        [[], [DEATH, "-DNVERSIONS=3"], [TSO], [LEASE], [LEASE, DEATH, "-DNVERSIONS=3"], [LEASE, TSO]],
+        mutations(1, 2, 3, 4, 5) + mutations(1, 2, 3, 4, 5, 6, 7, 8, way=[LEASE]),
+    ),
+    "lock": (
+        [[], [TSO], [DEATH], [GIVES_UP, TSO]],
+        mutations(1, 2, 3, 8) + mutations(4, way=[GIVES_UP]) + mutations(5, 6, 7, way=[DEATH]),
+    ),
     "pair_queue": ([[], [DEATH], [TSO]], mutations(1, 2, 3, 4, 5, 6, 7)),
 }
 
@@ -82,7 +90,7 @@ def named(options):
     return " ".join(option.removeprefix("-D") for option in options) or "plain"
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("model", "options"),
     [pytest.param(m, o, id=f"{m} {named(o)}") for m, (sound, _) in MODELS.items() for o in sound],
@@ -94,7 +102,7 @@ def test_the_protocol_holds_in_every_interleaving(model, options, tmp_path):
     assert states > 100
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("model", "options"),
     [pytest.param(m, o, id=f"{m} {named(o)}") for m, (_, faulty) in MODELS.items() for o in faulty],

@@ -1,4 +1,4 @@
-/* Liveness and the abort record (report_trouble and is_reported in sync/abort.pyx, check_ranks in sync/wait.pyx).
+/* Liveness and the abort record (report_trouble and is_reported in core/sync/abort.pyx, check_ranks in core/sync/wait.pyx).
  *
  * NRANKS ranks; rank 0 is killed, or the timeout of another rank passes first. The rank that notices writes the record:
  * it takes the state by compare-and-swap, fills in the record, stores the state with release, and wakes all. The writer

@@ -1,13 +1,15 @@
 /* The handshake between a thread that sleeps and the threads that wake it: announce_sleep, withdraw_sleep, sleep_once,
- * end_wait, before_wake and take_sleeper in _c/backoff.h. All that sleep use it:
+ * end_wait, before_wake and take_sleeper in core/c/backoff.h. All that sleep use it:
  *
- *   wait_until, wake_waiters, wake_all         sync/wait.pyx, sync/abort.pyx      plain: one waits for the counters of all
- *   await_counter, wake_peer                   ring/blocking.pyx                  NWAKERS=1
- *   await_call, wake_next, dismiss_helpers     engine/team.h                          NWAKERS=1
- *   await_helpers, help                        engine/team.h                          NWAKERS=1, the countdown is the counter
- *   sleep_until_news, wake_peer, wake_self     p2p/pair_queue.pyx                 ANY BATCH, with several words in one
- *   await_any                                  ring/blocking.pyx                  ANY: one waits for the first of several
- *   await_any, for several ends                ring/blocking.pyx                  ANY FUTEX: the same, asleep on the words
+ *   wait_until, wake_waiters, wake_all         core/sync/wait.pyx, core/sync/abort.pyx      plain: one waits for the counters of all
+ *   await_counter, wake_peer                   core/ring/blocking.pyx                  NWAKERS=1
+ *   await_call, wake_next, dismiss_helpers     collectives/engine/team.h                          NWAKERS=1
+ *   await_helpers, help                        collectives/engine/team.h                          NWAKERS=1, the countdown is the counter
+ *   sleep_until_news, wake_peer, wake_self     collectives/p2p/pair_queue.pyx                 ANY BATCH, with several words in one
+ *   await_any                                  core/ring/blocking.pyx                  ANY: one waits for the first of several
+ *   await_any, for several ends                core/ring/blocking.pyx                  ANY FUTEX: the same, asleep on the words
+ *   wait_for_all                               core/sync/notifier.pyx                  ANY FUTEX
+ *   give_up, end_access                        collectives/shared/zero_copy.pyx               NWAKERS=1; MUTATION=1, so by the tick at times
  *
  * Plain: a waiter needs the counters of all NWAKERS to reach one number, and then the next; a waker swaps the word only
  * if the wait is over (is_due). With ANY each waker has a waiter word of its own, and all post the one semaphore.

@@ -18,12 +18,8 @@ def main(folder):
     try:
         while True:
             comm.all_reduce(np.ones(3))
-    except shmring.CollectiveTimeoutError as error:
-        named = error.late[0]
-        kind = type(error).__name__
-    except shmring.PeerLostError as error:
-        named = error.rank
-        kind = type(error).__name__
+    except shmring.BrokenError as error:
+        named, kind = getattr(error, "rank", -1), type(error).__name__
     comm.close()
     part = Path(folder, f"part.{rank}")
     part.write_text(f"{kind} {named}")

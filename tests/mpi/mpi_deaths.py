@@ -46,12 +46,10 @@ def be_rank(folder, layout, victims, moment):
     try:
         while True:
             comm.all_reduce(np.ones(3))
-    except shmring.PeerLostError as error:
-        lost = error.rank
-    except shmring.CollectiveTimeoutError as error:
-        lost = error.late[0]
+    except shmring.BrokenError as error:
+        found = f"{type(error).__name__} {getattr(error, 'rank', -1)}"
     comm.close()
-    folder.joinpath(f"survivor.{rank}").write_text(str(lost))
+    folder.joinpath(f"survivor.{rank}").write_text(found)
     os._exit(0)  # MPI_Finalize would wait for the dead
 
 

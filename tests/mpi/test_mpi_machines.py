@@ -40,17 +40,18 @@ def test_calls_over_a_cable(python, name, tmp_path, seed):
 
 
 @pytest.mark.parametrize("victims", ["3"])  # if all ranks of a machine die, MPICH over UCX may end the others
-def test_a_killed_rank_is_named_by_the_others(python, victims, tmp_path):
+def test_a_killed_rank_is_an_error_on_the_others(python, victims, tmp_path):
     with two_machines("256m") as machines:
         job = mpi.start_on(machines, tmp_path, python, EACH, str(DEATHS), str(tmp_path), "aabb", victims, "call")
         output, _ = job.communicate(timeout=300)
         named = {path.name: path.read_text() for path in tmp_path.glob("survivor.*")}
         assert set(named) == {f"survivor.{r}" for r in range(N) if str(r) not in victims}, output
-        assert set(named.values()) <= set(victims)
+        assert named["survivor.2"] == "PeerLostError 3", named
+        assert {named[f"survivor.{r}"].split()[0] for r in (0, 1)} <= {"AbortedError", "CollectiveTimeoutError"}, named
         assert [ours(machine) for machine in machines] == [[], []]
 
 
-def test_a_cable_that_is_pulled_is_an_error_that_names_ranks_of_the_other_side(python, tmp_path):
+def test_a_cable_that_is_pulled_is_an_error_on_both_sides(python, tmp_path):
     with two_machines("256m") as machines:
         job = mpi.start_on(machines, tmp_path, python, EACH, str(CUT), str(tmp_path))
         try:
@@ -61,9 +62,8 @@ def test_a_cable_that_is_pulled_is_an_error_that_names_ranks_of_the_other_side(p
             job.kill()
             job.communicate()
         for r in range(N):
-            error, rank = (tmp_path / f"named.{r}").read_text().split()
-            assert error in ("CollectiveTimeoutError", "PeerLostError")
-            assert int(rank) // EACH != r // EACH
+            error = (tmp_path / f"named.{r}").read_text().split()[0]
+            assert error in ("CollectiveTimeoutError", "AbortedError", "BrokenError")
         assert [ours(machine) for machine in machines] == [[], []]
 
 

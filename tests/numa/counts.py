@@ -4,10 +4,11 @@ import os
 import sys
 
 import numpy as np
+from support.placement_rows import placement
 
 import shmring
-from shmring.placement.numa_policy import memory_nodes
-from shmring.placement.topology import discover
+from shmring.core.placement.numa_policy import memory_nodes
+from shmring.core.placement.topology import discover
 
 HOMES = [node for node in discover().nodes if node.processors]
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -22,7 +23,7 @@ def look(comm):
         here.all_reduce(array, result)
         here.sendrecv(x, (here.rank + 1) % here.size, np.empty_like(x), (here.rank - 1) % here.size)
         here.barrier()
-        found = here.placement()
+        found = placement(here)
         here.barrier()
         return found
 

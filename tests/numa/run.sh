@@ -15,4 +15,4 @@ shift || true
 [ $# -gt 0 ] || set -- bash -c 'python3 -m pytest -q -p no:cacheprovider tests/numa && python3 tests/numa/counts.py'
 export LAB_PIP="${LAB_PIP:-numpy cython setuptools posix-ipc pytest pytest-benchmark hypothesis ml-dtypes}"
 exec tests/labs/numa_vm.sh -n "$nodes" -c 2 -m $((nodes * 1024)) -b 'python3 setup.py -q build_ext --inplace' . \
-    env PYTHONPATH=. "$@"
+    env PYTHONPATH=.:tests "$@"

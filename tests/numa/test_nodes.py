@@ -9,10 +9,11 @@ import os
 import numpy as np
 import pytest
 from support.harness import run_processes
+from support.placement_rows import placement
 from support.programs import run_in_launcher
 
-from shmring.placement.numa_policy import memory_nodes
-from shmring.placement.topology import discover
+from shmring.core.placement.numa_policy import memory_nodes
+from shmring.core.placement.topology import discover
 
 HOMES = {node.number: node.processors for node in discover().nodes if node.processors}
 NODES = [node for node in memory_nodes() if node in HOMES]
@@ -42,7 +43,7 @@ def ranks(request):
 
 
 def rows(comm, kind):
-    return [row for row in comm.placement() if row.kind == kind]
+    return [row for row in placement(comm) if row.kind == kind]
 
 
 def messages_and_outboxes(comm):
@@ -215,11 +216,12 @@ def under_a_policy(comm):
 
 BOUND = """
 import sys, shmring
+from shmring.core.placement.numa import bytes_by_node, current_node
 with shmring.init(nearness=0) as comm:
     comm.barrier()
-    mine = comm.placement()[comm.rank]
+    nodes = bytes_by_node(comm.engine.segments[comm.rank].mapping)
     levels = comm.engine.thresholds.domains.levels
-    sys.stdout.write(f"{comm.rank} {mine.home} {sorted(mine.nodes)} {levels}\\n")
+    sys.stdout.write(f"{comm.rank} {current_node()} {sorted(nodes)} {levels}\\n")
     comm.barrier()
 """
 

@@ -2,10 +2,11 @@
 
 import importlib.util
 import os
+import sys
 
 import pytest
 from support.installed import ROOT
-from support.programs import run_python
+from support.programs import run_program, run_python
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -45,6 +46,14 @@ def test_embeddings_of_a_transformer_in_parts_are_those_of_the_whole(launcher, s
     assert "embeddings as in one process" in output
     likeness = [float(line.split()[0]) for line in output.splitlines()[1:]]
     assert likeness[0] > 0.5 > likeness[1] > 0.4 > 0.2 > likeness[2]
+
+
+def test_a_number_of_ranks_that_cannot_be_cut_so_is_refused_and_two_are_trained_in_one_stage():
+    program = str(ROOT / "examples/parallel_gpt.py")
+    command = [sys.executable, *LAUNCHERS["shmring run"], "2", program, "--steps", "3", "--backends", "shmring"]
+    refused = run_program(*command, status=2).stderr
+    assert "2 ranks: must be a multiple of --tensor 2 times --stages 2; 2 ranks train with --stages 1" in refused
+    assert "shmring: at most " in run_program(*command, "--stages", "1").stdout
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import os
 import time
+import traceback
 
 import pytest
 import torch
 import torch.distributed as dist
 from support.programs import run_python
 from support.torch_groups import on_group, run_group, start_group
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -37,6 +39,42 @@ def default_group(rank):
 @pytest.mark.parametrize("backend", ["shmring", "cpu:shmring"])
 def test_the_default_group_is_of_shmring_and_has_its_name(backend):
     run_group(2, default_group, backend=backend)
+
+
+@on_group(2, backend="cpu:shmring,cuda:fake")
+def test_tensors_of_another_device_go_to_the_backend_that_is_named_for_it(rank):
+    group, calls = dist.group.WORLD, dist.group.WORLD.comm.stats()["calls"]
+    assert isinstance(group, shmring.torch.ProcessGroup)
+    assert {device.type for device in group._device_types} == {"cpu", "cuda"}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.ones(3, device="cuda")
+        dist.all_reduce(x)
+        dist.all_gather([torch.empty_like(x) for _ in range(2)], x)
+    assert group.comm.stats()["calls"] == calls
+    assert group._get_backend(torch.device("cuda")).name() == "fake"
+    assert group._get_backend(torch.device("cpu")) is group
+    with pytest.raises(RuntimeError, match="xpu"):
+        group._get_backend(torch.device("xpu"))
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x[0] == 2
+    some = dist.new_group([0, 1], backend="cpu:shmring,cuda:fake")
+    assert some._get_backend(torch.device("cuda")).name() == "fake"
+
+
+@on_group(2)
+def test_an_error_is_shown_once_without_the_lines_of_the_engine(rank):
+    comm = dist.group.WORLD.comm.dup()
+    calls = (dist.all_reduce, lambda x: shmring.torch.all_reduce_(x, comm=comm))
+    for call in calls:
+        with pytest.raises(shmring.MismatchError) as caught:
+            call(torch.ones(3 + rank))
+        text = "".join(traceback.format_exception(caught.value))
+        assert text.count("MismatchError") == 1, text
+        assert "engine.pyx" not in text, text
+    with pytest.raises(shmring.BrokenError) as caught:
+        dist.broadcast(torch.ones(3), 0)
+    assert "engine.pyx" not in "".join(traceback.format_exception(caught.value))
 
 
 @on_group(3)

@@ -12,8 +12,9 @@ from support.on_ranks import on_ranks
 from support.threads import beside
 
 import shmring
+from shmring.core.objects import codec
+from shmring.core.objects.codec import block_of, load, parts_of
 from shmring.errors import ObjectError
-from shmring.objects.codec import block_of, dump, load, parts_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -22,6 +23,10 @@ OPAQUE = ("q", "bits")  # have no elements that could be made without scales
 DTYPES = sorted(
     {x for x in vars(torch).values() if isinstance(x, torch.dtype) and not str(x)[6:].startswith(OPAQUE)}, key=str
 )
+
+
+def dump(*args, **options):
+    return codec.dump(*args, refusal=None, **options)
 
 
 @dataclasses.dataclass
@@ -275,26 +280,41 @@ def reduced_handle(handle):
     return Handle, (handle.number,)
 
 
-def test_reducers_of_multiprocessing_are_used_but_for_plain_tensors():
+def register(monkeypatch, kind, reduce):
+    monkeypatch.setitem(ForkingPickler._extra_reducers, kind, reduce)
+
+
+@pytest.mark.parametrize("as_multiprocessing", [False, True])
+def test_reducers_of_multiprocessing_are_used_but_for_plain_tensors(monkeypatch, as_multiprocessing):
     import torch.multiprocessing
 
-    reducers = {**ForkingPickler._extra_reducers, Handle: reduced_handle}
+    with pytest.raises(ObjectError, match="not without its reducer"):
+        dump(Handle(3))
+    register(monkeypatch, Handle, reduced_handle)
     x, parameter = torch.arange(4.0), torch.nn.Parameter(torch.ones(2))
-    dumped = dump([Handle(3), x, parameter], reducers=reducers)
+    dumped = dump([Handle(3), x, parameter], as_multiprocessing=as_multiprocessing)
     assert not x.is_shared()  # torch's reducer would have moved it
     handle, found, found_parameter = load(dumped.header, dumped.buffers)
     assert handle.number == 3
     assert_same(found, x)
     assert_same(found_parameter, parameter)
+
+
+def test_torchs_own_reducers_are_used_as_by_multiprocessing_only():
+    import torch.multiprocessing
+
+    x = torch.ones(2, requires_grad=True) * 2
     with pytest.raises(ObjectError, match="non-leaf"):  # an error of torch's reducer
-        dump(torch.ones(2, requires_grad=True) * 2, reducers=reducers)
-    with pytest.raises(ObjectError, match="not without its reducer"):
-        dump(Handle(3))
+        dump(x, as_multiprocessing=True)
+    dumped = dump(x)  # as pickle does it
+    assert load(dumped.header, dumped.buffers).tolist() == [2, 2]
+    dumped = dump(torch.ones(3).to_sparse())
+    assert load(dumped.header, dumped.buffers).to_dense().tolist() == [1, 1, 1]
 
 
-def test_a_reducer_that_a_program_has_registered_for_tensors_wins():
-    reducers = {torch.Tensor: lambda x: (float, (7,))}
-    dumped = dump(torch.ones(2), reducers=reducers)
+def test_a_reducer_that_a_program_has_registered_for_tensors_wins(monkeypatch):
+    register(monkeypatch, torch.Tensor, lambda x: (float, (7,)))
+    dumped = dump(torch.ones(2))
     assert load(dumped.header, dumped.buffers) == 7.0
 
 

@@ -1,14 +1,11 @@
 """Signal handlers that raise anywhere in the calls of the torch room: other threads can make the same calls."""
 
 import threading
-from _thread import start_new_thread
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from support.harness import PATIENCE, start_processes
 from support.interrupts import Interrupts
-from support.nodes_groups import OwnGroup
 
 from shmring.torch.messages import MessageProgress
 
@@ -22,22 +19,6 @@ class Request:
         return True
 
 
-class Messages:
-    """Of one rank, to itself."""
-
-    def __init__(self):
-        self.messages = OwnGroup().messages
-
-    def message(self):
-        self.messages.send(np.ones(1), 0, 0, -1)
-        self.messages.recv(np.zeros(1), 0, 0, -1)
-
-    def messages_of_threads(self):
-        # Thread.start() waits in Python code, with a lock
-        start_new_thread(self.messages.send, (np.ones(1), 0, 0, -1))
-        self.messages.recv(np.zeros(1), 0, 0, -1)
-
-
 def progress():
     config = SimpleNamespace(pair_queue_limit=lambda size: 1 << 20)
     made = MessageProgress(SimpleNamespace(name="group", size=2, config=config))
@@ -45,9 +26,6 @@ def progress():
 
 
 CALLS = {
-    "collective": lambda: OwnGroup().comm.barrier,
-    "message": lambda: Messages().message,
-    "messages_of_threads": lambda: Messages().messages_of_threads,
     "progress": progress,
 }
 

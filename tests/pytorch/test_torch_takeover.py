@@ -57,6 +57,10 @@ def test_ranks_that_disagree_all_get_an_error(installed):
     assert "1: gloo: " in output
 
 
+def test_a_late_rank_is_called_late(installed):
+    assert run(installed, "late").count("is done") == 2
+
+
 def test_another_value_is_an_error_as_torch_is_imported(installed):
     check = (
         "try:\n    import torch\nexcept RuntimeError as error:\n    cause = error.__cause__\n"

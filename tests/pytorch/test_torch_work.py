@@ -8,6 +8,10 @@ import torch.distributed as dist
 from support.torch_groups import on_group
 from support.waits import until_waiting
 
+from shmring.torch.work import PendingWork
+
+BACKGROUND = "shmring:broadcast in the background"
+
 
 @on_group(2)
 def test_errors_of_calls_in_the_background_reach_the_waiters(rank):
@@ -51,6 +55,24 @@ def test_a_call_in_the_background_has_an_event_until_it_is_over(rank):
             until_waiting(dist.group.WORLD.comm, 1)
             time.sleep(0.1)
         dist.broadcast(x, 0, async_op=True).wait()
-    events = [event for event in profile.events() if event.name == "shmring:broadcast in the background"]
+    events = [event for event in profile.events() if event.name == BACKGROUND]
     if rank == 1:
         assert events[0].time_range.elapsed_us() > 100_000
+
+
+@on_group(2)
+def test_a_wait_returns_after_the_profiler_has_the_end_of_the_call(rank):
+    """Another thread records the end. A program stops its profiler next, and reads it."""
+
+    def late(self, call):
+        soon(self, lambda: (time.sleep(0.02), call()))
+
+    soon, PendingWork._when_over = PendingWork._when_over, late
+    try:
+        with torch.profiler.profile() as profile:
+            work = dist.broadcast(torch.ones(1 << 18), 0, async_op=True)
+            work.wait()
+    finally:
+        PendingWork._when_over = soon
+    events = [event for event in profile.events() if event.name == BACKGROUND]
+    assert [event.time_range.elapsed_us() > 20_000 for event in events] == [True] * (work.recorded is not None)

@@ -160,6 +160,8 @@ QUEUE = {"on": False, "SHMRING_VLLM_QUEUE": "1"}
         ("dead_after_the_last", 3, 1),
         ("remote", 1, 1),
         ("dropped", 1, 1),
+        ("late_reader", 1, 1),
+        ("too_long_to_go_at_once", 1, 1),
     ],
 )
 def test_queues_carry_what_is_put_and_name_processes_that_die(case, processes, survivors):

@@ -1,5 +1,6 @@
 """A program: processes that vLLM's queue connects, with ours in its place; each prints `all as wanted`."""
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ from vllm.platforms.interface import set_assigned_physical_gpu_ids
 from vllm.plugins import load_general_plugins
 
 import shmring
-from shmring.memory.spelling import user_prefix
+from shmring.core.memory.spelling import user_prefix
 
 sys.path.append(str(Path(__file__).parents[1]))
 from support.interrupts import interrupt_at_line
@@ -187,6 +188,40 @@ class LateSender:
         return 0
 
 
+def late_reader():
+    """A reader that never comes is an error of the writer, and of the readers that have come; no process waits on."""
+    module = sys.modules["shmring.vllm.queue"]
+    limit, module.READY_S = module.READY_S, 0.5
+    queue = MessageQueue(2, 2)
+    reader = MessageQueue.create_from_handle(queue.handle, 0)
+    with pytest.raises(shmring.RendezvousTimeoutError, match="readers 1 of this queue") as caught:
+        queue.wait_until_ready()
+    assert caught.value.missing == (1,)
+    module.READY_S = limit
+    with pytest.raises(shmring.RendezvousError, match="given up"):
+        reader.wait_until_ready()
+    module.READY_S, queue = 0.5, MessageQueue(1, 1)
+    reader = MessageQueue.create_from_handle(queue.handle, 0)
+    with pytest.raises(shmring.RendezvousTimeoutError, match="or the writer"):
+        reader.wait_until_ready()
+    interrupted = MessageQueue(1, 1)
+    interrupted._sender = None  # whatever the error is
+    with pytest.raises(AttributeError):
+        interrupted.wait_until_ready()
+    assert interrupted._memory.attached
+
+
+def too_long_to_go_at_once():
+    """Without time for it, an item that is longer than the ring is late."""
+    queue = MessageQueue(1, 1)
+    reader = MessageQueue.create_from_handle(queue.handle, 0)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            queue.enqueue(bytes(40 << 20), timeout=0)
+    queue.enqueue("short", timeout=0)
+    assert reader.dequeue(timeout=60) == "short"
+
+
 def dead_after_the_last(rank, group):
     """Readers that end with an item are an error of the next one only."""
     queue = queue_of(group)
@@ -244,8 +279,9 @@ def free_port():
 
 def main(case, n):
     before = names()
-    if case in ("dropped", "remote"):
+    if case in ("dropped", "remote", "late_reader", "too_long_to_go_at_once"):
         globals()[case]()
+        gc.collect()  # errors keep the frames that have queues
         assert [name for name in names() if name not in before] == []
         print("all as wanted")
         return 0

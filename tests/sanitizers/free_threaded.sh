@@ -48,7 +48,7 @@ if [ ! -e "$tree/python.done" ]; then
 fi
 
 # By the other Python: the instrumented one would take half an hour to generate the C code.
-tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude='./shmring/[!k]*.c' --exclude=./shmring/kernel/reduce.c --exclude=__pycache__ . \
+tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude=__pycache__ . \
     | tar -x --no-same-owner -C "$tree/shmring"
 cd "$tree/shmring"
 SHMRING_SANITIZE=thread "$python" setup.py -q build_ext --inplace > "$tree/build.log" 2>&1 || { tail -n 30 "$tree/build.log"; exit 2; }

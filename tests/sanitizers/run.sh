@@ -32,7 +32,7 @@ mkdir -p "$tree"
 tree=$(cd "$tree" && pwd)
 
 # Without build products: those of the checkout are not sanitized, those of an earlier run stay.
-tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude='./shmring/[!k]*.c' --exclude=./shmring/kernel/reduce.c --exclude=__pycache__ . \
+tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude=__pycache__ . \
     | tar -x --no-same-owner -C "$tree"
 cd "$tree"
 SHMRING_SANITIZE=$sanitizers "$python" setup.py -q build_ext --inplace > build.log 2>&1 || { tail -n 30 build.log; exit 2; }

@@ -8,14 +8,15 @@ from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring._c.layout cimport sem_t, shmring_liveness, shmring_outbox, shmring_eager_line
-from shmring.ring.spsc cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
-                           ring_close_producer, ring_commit, ring_control_nbytes, ring_format, ring_is_finished,
-                           ring_peek, ring_release, ring_reserve)
-from shmring.engine.rounds cimport await_round, claim, engine_t, publish, release
-from shmring.engine.eager cimport advance_eager, start_eager, eager_t
-from shmring.sync.backoff cimport be_patient, patience_t
-from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY
+from shmring.core.c.layout cimport sem_t, shmring_liveness, shmring_outbox, shmring_eager_line
+from shmring.core.ring.spsc cimport (
+    consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_close_consumer, ring_close_producer,
+    ring_commit, ring_control_nbytes, ring_format, ring_is_finished, ring_peek, ring_release, ring_reserve,
+)
+from shmring.collectives.engine.rounds cimport await_round, claim, engine_t, publish, release
+from shmring.collectives.engine.eager cimport advance_eager, start_eager, eager_t
+from shmring.core.sync.backoff cimport be_patient, patience_t
+from shmring.core.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -83,7 +84,8 @@ cdef class Ring:
         return got, wrong
 
 
-# ---- rounds, eager exchanges, waits --------------------------------------------------------------------------------------------
+# ---- rounds, eager exchanges, waits
+# --------------------------------------------------------------------------------------------
 
 cdef class Group:
     """Outboxes of some ranks, each of which is a thread here."""
@@ -168,7 +170,8 @@ cdef class Group:
         return wrong
 
     def exchange_eager(self, int rank, uint64_t nexchanges, bint has_root):
-        """So many eager exchanges of 20 words, all to all, or every second one from rank 0 to all; how many words were wrong."""
+        """So many eager exchanges of 20 words, all to all, or every second one from rank 0 to all; how many words were
+        wrong."""
         cdef engine_t *e = &self.engines[rank]
         cdef patience_t patience
         cdef eager_t t

@@ -32,13 +32,13 @@ fi
 
 build() {
     mkdir -p "$tree/$1"
-    tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude='./shmring/[!k]*.c' --exclude=./shmring/kernel/reduce.c --exclude=__pycache__ . \
+    tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude=__pycache__ . \
         | tar -x --no-same-owner -C "$tree/$1"
     cd "$tree/$1"
     cp tests/sanitizers/threads.pyx shmring/
     if [ "$1" = relaxed ]; then
-        sed -i '/store_release_/,/}/s/memory_order_release/memory_order_relaxed/' shmring/_c/atomics.h
-        grep -q 'value, memory_order_relaxed); *\\' shmring/_c/atomics.h
+        sed -i '/store_release_/,/}/s/memory_order_release/memory_order_relaxed/' shmring/core/c/atomics.h
+        grep -q 'value, memory_order_relaxed); *\\' shmring/core/c/atomics.h
     fi
     SHMRING_SANITIZE=thread "$python" setup.py -q build_ext --inplace > build.log 2>&1 \
         || { tail -n 20 build.log; exit 2; }

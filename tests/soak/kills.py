@@ -38,8 +38,8 @@ from support.inputs import NUMPY_DTYPES, pool_of  # noqa: E402
 
 import shmring  # noqa: E402
 from shmring import leftovers, sweep  # noqa: E402
+from shmring.core.memory import names  # noqa: E402
 from shmring.errors import PeerLostError, RendezvousError  # noqa: E402
-from shmring.memory import names  # noqa: E402
 
 OPERATIONS = 40
 MANY_OPERATIONS = 2000  # longer than any rank lives

@@ -194,13 +194,13 @@ class Collective:
         op = dice.choose(*OPS) if has.takes_op else "sum"
         dtype = dice.dtype(op if has.takes_op else None)
         places = ["in", "out"] if self.name != "broadcast" else ["in"]
-        drawn = {"dtype": dtype, "op": op, "place": dice.choose(*places, *["new"] * has.makes_out)}
+        drawn = {"dtype": dtype, "op": op, "place": dice.choose(*places, *["new"] * has.has_blocks)}
         drawn |= {"layout": dice.layout(), "salt": dice.random.randrange(1 << 30)}
         drawn["root"] = dice.root() if has.has_root else 0
         if self.has_counts:
             drawn |= self.rows(dice, drawn)
         else:
-            drawn["count"] = dice.count(dtype, dice.size if has.blocks_in or has.blocks_out else 1)
+            drawn["count"] = dice.count(dtype, dice.size if has.has_blocks else 1)
         case = oracle.Case(self.name, **drawn)
         if case.place == "in" and not case.is_plain and not case.may_share_rows():
             case = replace(case, place="out")
@@ -426,7 +426,7 @@ class Many:
         times = dice.choose(1, 5, 40)
         drawn = [dice.choose(*dtypes) for _ in range(times)]
         layout = [(i, dtype, dice.count(dtype) // times) for i, dtype in enumerate(drawn)]
-        return dice.case(op=op, list=layout, way=dice.choose("reduce", "broadcast", "plan", "async"), root=dice.root())
+        return dice.case(op=op, list=layout, way=dice.choose("reduce", "plan", "async"))
 
     @staticmethod
     def arrays(case, rank):
@@ -436,8 +436,6 @@ class Many:
     @staticmethod
     def run(comm, case):
         xs = Many.arrays(case, comm.rank)
-        if case.way == "broadcast":
-            return comm.broadcast_many(xs, root=case.root)
         if case.way == "plan":
             return comm.plan("all_reduce_many", xs, op=case.op)()
         if case.way == "async":
@@ -447,8 +445,6 @@ class Many:
     @staticmethod
     def model(case, rank):
         ranks = [Many.arrays(case, r) for r in range(case.size)]
-        if case.way == "broadcast":
-            return ranks[case.root]
         return [reduce_model(list(xs), case.op) for xs in zip(*ranks, strict=True)]
 
 

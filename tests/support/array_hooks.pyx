@@ -1,7 +1,8 @@
 # cython: language_level=3, binding=True, cdivision=True
-"""C functions of shmring.arrays for tests and benchmarks in Python; built by `support.compiled`."""
+"""C functions of shmring.core.arrays for tests and benchmarks in Python; built by `support.compiled`."""
 
 import time
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -9,13 +10,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from shmring._c.layout cimport SHMRING_ORDINARY
-from shmring.arrays.array_view cimport array_t, copy_back, fast_array, is_copy, source_array, target_array
-from shmring.arrays.outputs cimport empty_like_array, shape_of
-from shmring.kernel.reduce cimport (carrier_t, copy_bytes, find_carrier, find_kernel, fold_t, reduce_into, reduce_kernel,
-                                    whole_fold)
+from shmring.core.c.layout cimport SHMRING_ORDINARY
+from shmring.core.arrays.array_view cimport array_t, copy_back, fast_array, is_copy, source_array, target_array
+from shmring.core.arrays.outputs cimport empty_like_array, shape_of
+from shmring.core.kernel.reduce cimport (
+    carrier_t, copy_bytes, find_carrier, find_kernel, fold_t, reduce_into, reduce_kernel, whole_fold,
+)
 
-from shmring.kernel.reduce import kernels, stores_named, use_kernel
+from shmring.core.kernel.reduce import kernels, stores_named, use_kernel
 from shmring.dtypes import DTYPE_CODES, DTYPES, op_code, widening
 
 
@@ -84,6 +86,61 @@ cdef enum:
     MAX_SOURCES = 512
 
 
+@contextmanager
+def using(kernel):
+    """Kernels of this instruction set; None: of the chosen one."""
+    chosen = kernels()["chosen"]
+    use_kernel(kernel or chosen)
+    yield
+    use_kernel(chosen)
+
+
+def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, stores="ordinary"):
+    """Reduce arrays element by element, in the order given.
+
+    Parameters
+    ----------
+    sources : sequence of ndarray
+        C-contiguous, equal in shape and dtype.
+    op : str
+        One of ``shmring.dtypes.OPS``.
+    out : ndarray, optional
+        May be one of the sources, else must not overlap them. None: a new array.
+    also : ndarray, optional
+        A second destination of the same result; may be one of the sources, not ``out``.
+    kernel : str, optional
+        Instruction set, see `kernels`. None: the chosen one.
+    stores : str or (str, str), optional
+        How the destinations are written: both, or ``out`` and ``also``.
+
+    Returns
+    -------
+    ndarray
+        ``out``, or the new array.
+    """
+    cdef fold_t f
+    cdef uintptr_t src, dst, second = 0
+    cdef size_t count
+    cdef int nsrc, dst_stores, also_stores
+    dst_stores, also_stores = map(stores_named, [stores] * 2 if isinstance(stores, str) else stores)
+    first, *others = sources
+    result = np.empty(first.shape, first.dtype) if out is None else out
+    for x in (first, *others, result, *([] if also is None else [also])):
+        assert x.flags.c_contiguous and (x.shape, x.dtype) == (first.shape, first.dtype)
+    cdef int code = op_code(op), dtype = DTYPE_CODES[first.dtype.name]
+    with using(kernel):
+        f = whole_fold(find_kernel(code, dtype), first.itemsize)
+    if f.kernel == NULL:
+        raise TypeError(f"op {op!r} is not defined on {first.dtype.name}")
+    addresses = np.array([x.ctypes.data for x in sources], np.uintp)
+    src, dst, nsrc, count = addresses.ctypes.data, result.ctypes.data, len(sources), first.size
+    if also is not None:
+        second = also.ctypes.data
+    with nogil:
+        reduce_into(&f, <void *> dst, <void *> second, <const void **> src, nsrc, count, dst_stores, also_stores)
+    return result
+
+
 def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, stores="ordinary"):
     """Make one part of a reduction, as the engine does where it goes from domain to domain.
 
@@ -108,18 +165,12 @@ def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, stores="or
     cdef int nsrc = 0
     cdef int kind = stores_named(stores)
     cdef const carrier_t *carrier
-    cdef reduce_kernel found
     cdef fold_t f
     first = np.asarray(sources[0])
     cdef int code = op_code(op), dtype = DTYPE_CODES[first.dtype.name]
     form = np.dtype("float32") if widening(code, dtype) > 1 else first.dtype
-    chosen = kernels()["chosen"]
-    use_kernel(kernel or chosen)
-    try:
-        found, carrier = find_kernel(code, dtype), find_carrier(code, dtype)
-    finally:
-        use_kernel(chosen)
-    f = whole_fold(found, first.itemsize)
+    with using(kernel):
+        f, carrier = whole_fold(find_kernel(code, dtype), first.itemsize), find_carrier(code, dtype)
     operands = [*([] if prefix is None else [prefix]), *sources]
     assert len(operands) <= MAX_SOURCES
     for operand in operands:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import shmring.capi
+from shmring.collectives.plan.kinds import ON_ARRAYS
 from shmring.dtypes import DTYPE_CODES, OP_CODES
 from support.on_ranks import on_ranks
 
@@ -21,16 +22,7 @@ SOURCE = Path(__file__).with_name("capi_calls.c")
 COMPILERS = {"C11": ("CC", "cc", ["-x", "c", "-std=c11"]), "C++17": ("CXX", "c++", ["-x", "c++", "-std=c++17"])}
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 
-KINDS = {
-    name: number
-    for number, name in enumerate(
-        (
-            "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter",
-            "all_to_all", "scan", "exscan",
-        ),
-        1,
-    )
-}  # fmt: skip
+KINDS = {name: kind.code for name, kind in ON_ARRAYS.items()}
 PLAN, SEND, RECV, SENDRECV, ISEND, IRECV, TEST, WAIT, OPEN, DUP, SPLIT, CLOSE, ABORT, RELEASE = range(100, 114)
 
 (OK, BAD_ARGUMENT, CLOSED, PEER_LOST, TIMEOUT, MISMATCH, ABORTED, OUT_OF_MEMORY, INTERNAL, MESSAGE_TIMEOUT,

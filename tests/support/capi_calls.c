@@ -77,7 +77,8 @@ static int collective(job *j) {
     case SHMRING_KIND_SCATTER: return shmring_scatter(a, c, j->x, j->out, n, dtype, root, limit);
     case SHMRING_KIND_ALL_TO_ALL: return shmring_all_to_all(a, c, j->x, j->out, n, dtype, limit);
     case SHMRING_KIND_SCAN: return shmring_scan(a, c, j->x, j->out, n, dtype, op, limit);
-    default: return shmring_exscan(a, c, j->x, j->out, n, dtype, op, limit);
+    case SHMRING_KIND_EXSCAN: return shmring_exscan(a, c, j->x, j->out, n, dtype, op, limit);
+    default: return SHMRING_ERR_INTERNAL;
     }
 }
 

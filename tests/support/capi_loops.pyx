@@ -5,13 +5,13 @@ from libc.string cimport memset
 
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_KIND_ALL_REDUCE, SHMRING_SUM, shmring_api,
                            shmring_call, shmring_comm, shmring_import, shmring_plan, shmring_all_reduce)
-from shmring.collective.local cimport fill_eager
+from shmring.collectives.calls.local cimport fill_eager
 from shmring.communicator cimport Communicator
-from shmring.engine.call cimport call_t, check_call, open_call
-from shmring.engine.eager cimport eager_t
-from shmring.engine.engine cimport Engine
-from shmring.engine.kinds cimport KIND_ALL_REDUCE
-from shmring.engine.signature cimport NO_ROOT
+from shmring.collectives.engine.call cimport call_t, check_call, open_call
+from shmring.collectives.engine.eager cimport eager_t
+from shmring.collectives.engine.engine cimport Engine
+from shmring.collectives.engine.kinds cimport KIND_ALL_REDUCE
+from shmring.collectives.engine.signature cimport NO_ROOT
 
 cdef const shmring_api *api = shmring_import()
 
@@ -72,6 +72,6 @@ cdef class Loops:
             fill_eager(self.engine, &c, &request)
             failures = not self.engine.enter_free()
             for _ in range(times if failures == 0 else 0):
-                failures += self.engine.run_free(&request, None, NULL, -1) != 0
+                failures += self.engine.run_free(&request, NULL, NULL, -1) != 0
             self.engine.leave_free()
         return failures

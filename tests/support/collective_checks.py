@@ -25,7 +25,6 @@ def moves_opaque_types(comm):
         root_only = rows[0] if me == 0 else None
         found = {
             "broadcast": (comm.broadcast(rows[me].copy(), root=n - 1), rows[n - 1]),
-            "broadcast_many": (comm.broadcast_many([rows[me, 0].copy()], root=0)[0], rows[0, 0]),
             "all_gather": (comm.all_gather(rows[me, 0]), rows[:, 0]),
             "all_gather with counts": (comm.all_gather(parts[me], counts=counts), np.concatenate(parts)),
             "gather": (comm.gather(rows[me, 0], root=n - 1), rows[:, 0] if me == n - 1 else None),

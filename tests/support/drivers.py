@@ -10,6 +10,7 @@ import ctypes
 
 import numpy as np
 
+from shmring.collectives.plan.choose import BUILDERS
 from shmring.dtypes import DTYPE_CODES
 from support.inputs import NUMPY_DTYPES, lay_out
 from support.oracle import FUNCTIONS, KINDS, Case, check, draw
@@ -76,18 +77,18 @@ class Many(Direct):
 
     @staticmethod
     def takes(case):
-        return case.kind in ("all_reduce", "broadcast") and case.place == "in" and case.is_plain
+        return case.kind == "all_reduce" and case.place == "in" and case.is_plain
 
     def call(self, case, x, out, keywords):
-        flat, n, name = x.reshape(-1), x.size, f"{case.kind}_many"
+        flat, n = x.reshape(-1), x.size
         pieces = [flat[n * i // 3 : n * (i + 1) // 3] for i in range(3)]
         way = case.salt % 3
         if way == 0:
-            getattr(self.comm, name)(pieces, **keywords)
+            self.comm.all_reduce_many(pieces, **keywords)
         elif way == 1:
-            getattr(self.comm, name)(pieces, async_op=True, **keywords).wait()
+            self.comm.all_reduce_many(pieces, async_op=True, **keywords).wait()
         else:
-            self.comm.plan(name, pieces, **keywords)()
+            self.comm.plan("all_reduce_many", pieces, **keywords)()
         return x
 
 
@@ -123,7 +124,7 @@ class Unstaged(Direct):
             and not case.counts
             and case.is_plain
             and case.op not in FUNCTIONS
-            and case.kind not in ("scan", "exscan")
+            and (case.kind, "zero_copy") in BUILDERS
             and case.place != "new"
             and (case.kind, case.place) != ("all_to_all", "in")
         )

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from shmring.engine.outbox import prepare_outbox
+from shmring.collectives.engine.outbox import prepare_outbox
+from shmring.core.memory.mapping import Mapping
 from shmring.launch.processes import _PR_GET_CHILD_SUBREAPER, _prctl
-from shmring.memory.mapping import Mapping
 
 SANITIZED = "address" in os.environ.get("SHMRING_SANITIZED", "")
 
@@ -35,11 +35,11 @@ def _method_of_liveness() -> int:
     finally:
         os.close(fd)
     prepare_outbox(mapping)
-    return struct.unpack_from("I", mapping, METHOD_AT)[0]
+    return 2 if struct.unpack_from("I", mapping, WORD_AT)[0] >> 31 else 1
 
 
-METHOD_AT = 384 + 4
-"""Of the liveness in the header of an outbox (shmring/_c/layout.h)."""
+WORD_AT = 384
+"""Of the liveness in the header of an outbox (shmring/core/c/layout.h)."""
 
 METHOD = _method_of_liveness()
 """1 if the kernel marks deaths; 2 if a process that waits or probes has to look into the process table."""

@@ -18,9 +18,8 @@ GUESTS = (
     "shmring.torch",
     "shmring.jax",
     "shmring.vllm",
-    "shmring.nodes.mpi_wire",
+    "shmring.nodes.mpi_",
     "shmring.cli",
-    "shmring.bench",
     "shmring.__main__",
 )
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, not in C

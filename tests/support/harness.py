@@ -105,7 +105,7 @@ def run_processes(n: int, fn, *args, timeout: float = TIMEOUT_S, env: dict | Non
 def start_ranks(n: int, fn, *args, init: dict | None = None, env: dict | None = None) -> Gang:
     """Start ``fn(comm, *args)`` in ``n`` ranks of a fresh communicator and return at once."""
     session = secrets.token_hex(8)
-    return Gang(n, _with_communicator, (n, session, init or {}, fn, args), env)
+    return Gang(n, with_communicator, (n, session, init or {}, fn, args), env)
 
 
 def start_processes(n: int, fn, *args, env: dict | None = None) -> Gang:
@@ -143,7 +143,8 @@ def report(point: str) -> None:
     _send(_to_test, ("point", point))
 
 
-def _with_communicator(rank: int, size: int, session: str, init: dict, fn, args: tuple) -> Any:
+def with_communicator(rank: int, size: int, session: str, init: dict, fn, args: tuple) -> Any:
+    """Call ``fn(comm, *args)`` in this process, as a rank of a new communicator."""
     import shmring
 
     with shmring.init(rank=rank, size=size, session=session, **init) as comm:
@@ -570,6 +571,8 @@ def _be_rank(rank: int, task: bytes, outbox: socket.socket, dump: int) -> None:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
+            if "shmring.core.memory.names" in sys.modules:  # what only a traceback refers to, as Python's own end does
+                sys.modules["shmring.core.memory.names"]._release_all()
         os._exit(status)
 
 

@@ -16,7 +16,7 @@ class Jax(Direct):
     @staticmethod
     def takes(case):
         # XLA's threads flush denormals to zero, in the kernels of shmring as in XLA's own.
-        can = case.is_plain and not case.counts and case.op not in FUNCTIONS
+        can = hasattr(sj, case.kind) and case.is_plain and not case.counts and case.op not in FUNCTIONS
         return can and case.fill == "usual" and case.place == "out" and case.count < 5000
 
     def call(self, case, x, out, keywords):

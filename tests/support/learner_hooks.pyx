@@ -2,9 +2,15 @@
 """The learner of the calls, for tests in Python that simulate machines; built by `support.compiled`."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
 
-from shmring.base.learner cimport (LEAST_TIMED, SCHEDULE, alternative, begin, is_timed, learner_t, look, note,
-                                   note_trip, open_learner, value_of, values_of, with_alternative)
+from shmring.core.base.learner cimport (LEAST_TIMED, MOST_ALTERNATIVES, alternative, alternative_t, begin, dimensions_t,
+                                   is_timed, learner_t, look, note, note_trip, open_learner, value_of, values_of,
+                                   with_value)
+from shmring.collectives.engine.compiled_plan cimport OUTPUT, PATH, SCHEDULE, STORES
+
+cdef enum:
+    NDIMENSIONS = 5
 
 
 cdef class Learner:
@@ -13,7 +19,7 @@ cdef class Learner:
     Parameters
     ----------
     nvalues : sequence of int
-        The number of values of each dimension, at most four; at most five dimensions.
+        The number of values of each dimension; at most five dimensions.
     guess : sequence of int, optional
         The values to begin with.
     lead : int
@@ -31,15 +37,22 @@ cdef class Learner:
     """
 
     cdef learner_t l
+    cdef alternative_t alternatives[MOST_ALTERNATIVES + 1]
 
     def __cinit__(self, nvalues, guess=(), uint32_t lead=0, uint32_t window=LEAST_TIMED, int exchange=0):
         cdef uint32_t offer = 0, variant = 0
+        cdef dimensions_t d
+        memset(&d, 0, sizeof(dimensions_t))
+        d.of_stores, d.whole = 1 << STORES | 1 << OUTPUT, 1 << PATH | 1 << OUTPUT
+        for dimension in range(NDIMENSIONS):
+            d.nvalues[dimension] = nvalues[dimension] if dimension < len(nvalues) else 1
         for dimension, n in enumerate(nvalues):
-            offer |= values_of(dimension, n) if n > 1 else 0
+            offer |= values_of(d.nvalues, dimension, n) if n > 1 else 0
         for dimension, value in enumerate(guess):
-            variant = with_alternative(variant, alternative(dimension, value))
-        open_learner(&self.l, 1, variant, offer, lead, window)
-        self.l.ordinary = alternative(SCHEDULE, exchange) if exchange else 0
+            variant = with_value(d.nvalues, variant, dimension, value)
+        d.ordinary = <int> alternative(d.nvalues, SCHEDULE, exchange) if exchange else -1
+        d.within = <int> alternative(d.nvalues, PATH, 1) if d.nvalues[PATH] > 1 else -1
+        open_learner(&self.l, &d, 1, variant, offer, lead, window)
 
     def look(self):
         """Before a call of the rank that decides: the word to publish, or 0."""
@@ -48,7 +61,7 @@ cdef class Learner:
     def begin(self, uint64_t word):
         """Count a call: the values of its variant, by dimension. ``word``: the last one found published."""
         cdef uint32_t variant = begin(&self.l, word)
-        return tuple([value_of(variant, dimension) for dimension in range(5)])
+        return tuple([value_of(self.l.nvalues, variant, dimension) for dimension in range(NDIMENSIONS)])
 
     @property
     def is_timed(self):

@@ -1,5 +1,5 @@
 # cython: language_level=3, binding=True
-"""C functions of shmring.sync.liveness for tests in Python; built by `support.compiled`."""
+"""C functions of shmring.core.sync.liveness for tests in Python; built by `support.compiled`."""
 
 import os
 from typing import NamedTuple
@@ -8,8 +8,8 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uintptr_t
 
-from shmring._c.layout cimport shmring_liveness
-from shmring.sync.liveness cimport ALIVE, drop_liveness, hold_liveness, liveness_state
+from shmring.core.c.layout cimport shmring_liveness
+from shmring.core.sync.liveness cimport ALIVE, drop_liveness, hold_liveness, is_marked_by_kernel, liveness_state
 
 # Address -> the export of the buffer whose liveness this process holds: a buffer with an export cannot be closed or
 # resized. Each export has one extra reference, so that the interpreter does not unmap the memory at its end: the
@@ -82,6 +82,6 @@ def probe(buffer, Py_ssize_t offset=0):
         with nogil:
             state = liveness_state(liveness)
         return Liveness(("alive", "dead", "dropped")[state], liveness.pid, liveness.start_time, liveness.pid_ns,
-                        liveness.method)
+                        0 if liveness.turn == 0 else 1 if is_marked_by_kernel(liveness) else 2)
     finally:
         PyBuffer_Release(&view)

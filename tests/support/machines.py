@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shmring.base.text import spans
-from shmring.placement.sysfs import parse_list
+from shmring.core.base.sysfs import parse_list
+from shmring.core.base.text import spans
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Machine:
     cpu_max: str = ""
 
     def write(self, root: Path) -> dict[str, str]:
-        """Make the files below ``root``; the arguments that `shmring.placement.topology.discover` takes."""
+        """Make the files below ``root``; the arguments that `shmring.core.placement.topology.discover` takes."""
         files = {f"sys/devices/system/{path}": text for path, text in self._sysfs().items()}
         everything = spans(sorted(n for group in self.packages.values() for n in parse_list(group)))
         mems = self.allowed_mems or spans(sorted(self.nodes))

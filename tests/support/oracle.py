@@ -18,7 +18,8 @@ from functools import partial, reduce
 
 import numpy as np
 
-from shmring.dtypes import OPS, is_defined
+from shmring.collectives.plan.kinds import ON_ARRAYS, Blocks
+from shmring.dtypes import DTYPES, OPS, is_defined
 from support import sampling
 from support.inputs import LAYOUTS, NUMPY_DTYPES, cut, same_bits
 
@@ -78,6 +79,8 @@ def part(x, rank: int, counts: Sequence | None = None):
 
 
 ARITHMETIC = ("sum", "prod", "avg")
+NARROW = tuple(d.name for d in DTYPES if d.family == "f" and d.itemsize < 4)
+LOGICAL = {"land": np.logical_and, "lor": np.logical_or}
 FOLDS = {
     "sum": np.add,
     "prod": np.multiply,
@@ -87,8 +90,8 @@ FOLDS = {
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
     "bxor": np.bitwise_xor,
-    "land": np.logical_and,
-    "lor": np.logical_or,
+    **LOGICAL,
+    "absmax": lambda a, b: np.where((a >= b) | (a != a), a, b),
 }
 BOOL_FOLDS = FOLDS | dict.fromkeys(("sum", "max"), np.logical_or) | dict.fromkeys(("prod", "min"), np.logical_and)
 
@@ -108,12 +111,14 @@ def reduce_model(sources, op):
 
 
 def accumulator(x, op):
-    """``x`` as it is accumulated: 16-bit floats as float32, truth as truth; any byte but 0 is a true bool."""
+    """``x`` as it is accumulated: narrow floats as float32, truth as truth; any byte but 0 is a true bool."""
     if x.dtype.kind == "b":
         return x.view(np.uint8) != 0
-    if op in ("land", "lor"):
+    if op in LOGICAL:
         return x != 0
-    return x.astype(np.float32 if x.dtype.name in ("float16", "bfloat16") and op in ARITHMETIC else x.dtype)
+    if op == "absmax":
+        return np.abs(x)
+    return x.astype(np.float32 if x.dtype.name in NARROW and op in ARITHMETIC else x.dtype)
 
 
 def fold_of(dtype, op):
@@ -147,30 +152,9 @@ def part_of(dtype):
 # ---- cases -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What the calls of a kind have: see `Case`."""
-
-    has_root: bool = False
-    blocks_in: bool = False
-    blocks_out: bool = False
-    takes_op: bool = False
-    takes_counts: bool = False
-    makes_out: bool = False
+KINDS = {name: kind for name, kind in ON_ARRAYS.items() if kind.inputs != "no_rank"}
 
 
-KINDS = {
-    "all_reduce": Kind(takes_op=True),
-    "reduce": Kind(takes_op=True, has_root=True),
-    "scan": Kind(takes_op=True),
-    "exscan": Kind(takes_op=True),
-    "reduce_scatter": Kind(takes_op=True, blocks_in=True, takes_counts=True, makes_out=True),
-    "broadcast": Kind(has_root=True),
-    "all_gather": Kind(blocks_out=True, takes_counts=True, makes_out=True),
-    "gather": Kind(has_root=True, blocks_out=True, takes_counts=True, makes_out=True),
-    "scatter": Kind(has_root=True, blocks_in=True, takes_counts=True, makes_out=True),
-    "all_to_all": Kind(blocks_in=True, blocks_out=True, takes_counts=True, makes_out=True),
-}
 def affine(a, b):
     """A function of users: neither commutative nor associative."""
     return (2 * a - b).astype(a.dtype)
@@ -216,6 +200,13 @@ class Case:
         """Whether the arrays are contiguous and aligned."""
         return self.layout == "plain"
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the result has the same bits in any order, or is made in rank order."""
+        is_float = NUMPY_DTYPES[self.dtype].kind not in "iub"
+        rounds = is_float and (self.fill != "small" or self.dtype.startswith("float8"))
+        return not (KINDS[self.kind].takes_op and rounds)
+
     def counts_of(self, size: int, rank: int) -> list[int] | None:
         """The rows for (all_to_all: to) each rank, as ``rank`` passes them."""
         if not self.counts:
@@ -245,10 +236,10 @@ class Case:
             counts = [sent[rank] for sent in self.all_counts(size)]
         return self._shape(KINDS[self.kind].blocks_out, size, rank, counts)
 
-    def _shape(self, has_blocks: bool, size: int, rank: int, counts) -> tuple[int, ...]:
+    def _shape(self, blocks: Blocks, size: int, rank: int, counts) -> tuple[int, ...]:
         if counts is not None:
-            return (sum(counts) if has_blocks else counts[rank], *self.row)
-        return (size, self.count, *self.row) if has_blocks else (self.count, *self.row)
+            return (sum(counts) if blocks else counts[rank], *self.row)
+        return (blocks.among(size), self.count, *self.row) if blocks else (self.count, *self.row)
 
     def inputs(self, size: int) -> list[np.ndarray]:
         """The inputs of all ranks."""
@@ -289,18 +280,17 @@ class Case:
         """Whether there is such a call, and it is not too large for a test."""
         kind = KINDS[self.kind]
         dtype = NUMPY_DTYPES[self.dtype]
-        has_blocks = kind.blocks_in or kind.blocks_out
         nbytes = self.count * int(np.prod(self.row, dtype=np.int64)) * dtype.itemsize
         return (
             self.has_operation()
-            and nbytes <= (LARGEST_NBYTES // 4 if has_blocks else 2 * LARGEST_NBYTES)
+            and nbytes <= (LARGEST_NBYTES // 4 if kind.has_blocks else 2 * LARGEST_NBYTES)
             and (kind.has_root or not self.root)
             and (kind.takes_counts or not self.counts)
             and (kind.takes_op or self.op == "sum")
-            and (self.place != "new" or kind.makes_out)
+            and (self.place != "new" or kind.has_blocks)
             and (self.place == "in" or self.kind != "broadcast")
             and (self.is_plain or self.place != "in" or self.may_share_rows())
-            and (self.fill == "usual" or (dtype.kind not in "iub" and self.op not in ("land", "lor")))
+            and (self.fill == "usual" or (dtype.kind not in "iub" and self.op not in LOGICAL))
         )
 
 
@@ -360,7 +350,7 @@ def arrays(case: Case, inputs: Sequence, rank: int, put: Callable):
     def source():
         return put(inputs[rank], case.layout)
 
-    if case.kind == "broadcast" or (case.place == "in" and not (kind.blocks_in or kind.blocks_out)):
+    if case.kind == "broadcast" or (case.place == "in" and not kind.has_blocks):
         return source(), None
     if case.kind == "scatter" and not is_root:
         return None, blank()
@@ -370,7 +360,7 @@ def arrays(case: Case, inputs: Sequence, rank: int, put: Callable):
         return source(), None
     if case.place == "out":
         return source(), blank()
-    if case.kind == "all_to_all":
+    if kind.blocks_in == kind.blocks_out:
         x = source()
         return x, x
     if kind.blocks_in:

@@ -2,11 +2,13 @@
 """C functions of shmring.ring for tests in Python; built by `support.compiled`."""
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
 
-from shmring.ring.framing cimport BYTES, frame_t, longest_frame, next_frame, open_frame, word_of
-from shmring.ring.spsc cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_commit,
-                                ring_in)
+from shmring.core.c.layout cimport shmring_ring_role
+from shmring.core.ring.framing cimport BYTES, frame_t, longest_frame, next_frame, open_frame, word_of
+from shmring.core.ring.spsc cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_commit,
+                                ring_in, ring_is_gone)
 
 
 def longest(uint64_t capacity):
@@ -38,3 +40,11 @@ def frame_through(buffer, uint64_t nbytes):
         return f.nbytes, c.capacity - (c.head & c.mask)
     finally:
         PyBuffer_Release(&view)
+
+
+def is_gone_by(uint32_t word):
+    """Whether the holder of an end whose liveness has that word is taken for gone."""
+    cdef shmring_ring_role role
+    memset(&role, 0, sizeof(role))
+    role.taken, role.liveness.word = 1, word
+    return ring_is_gone(&role)

@@ -3,8 +3,8 @@
 import os
 import struct
 
-from shmring.memory import header as headers
-from shmring.memory import names, ofd_locks, spelling
+from shmring.core.memory import header as headers
+from shmring.core.memory import names, ofd_locks, spelling
 
 PAGE_NBYTES = 8192
 
@@ -43,7 +43,7 @@ def page(**changes):
 
 
 class Squatter:
-    """A file under a name of ours; alive in the sense of memory/names.py if ``locked``."""
+    """A file under a name of ours; alive in the sense of core/memory/names.py if ``locked``."""
 
     def __init__(self, name, contents=b"", mode=0o600, uid=None, locked=True, link=None):
         self.path = path_of(name)

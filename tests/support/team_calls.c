@@ -1,9 +1,9 @@
-/* Calls helper threads (shmring/engine/team.h) again and again, to work that only counts; built and loaded by tests. */
+/* Calls helper threads (shmring/collectives/engine/team.h) again and again, to work that only counts; built and loaded by tests. */
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "_c/atomics.h"
-#include "engine/team.h"
+#include "core/c/atomics.h"
+#include "collectives/engine/team.h"
 
 #define TICK_NS 20000000
 

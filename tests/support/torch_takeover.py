@@ -1,5 +1,6 @@
 """A program that knows of gloo alone, for a launcher: ``case`` is the function to run."""
 
+import datetime
 import os
 import sys
 
@@ -73,6 +74,25 @@ def several():
     assert type(dist.group.WORLD) is dist.ProcessGroup
     assert isinstance(dist.group.WORLD._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
     check_sum()
+
+
+def late():
+    """A rank that is late; the setting is not to blame."""
+    import shmring
+
+    dist.init_process_group("gloo")
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.get("rank 0 has given up")
+        store.set("rank 1 knows", "")
+        return
+    try:
+        dist.new_group([0, 1], timeout=datetime.timedelta(seconds=0.5))
+    except shmring.RendezvousError as error:
+        text = str(error)
+    assert text == "rank 1 did not come to make the group within 0.5 s, its timeout"
+    store.set("rank 0 has given up", "")
+    store.get("rank 1 knows")  # the store ends with this process
 
 
 def disagree():

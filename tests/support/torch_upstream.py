@@ -32,8 +32,10 @@ def run(backend: str, match: str, skip: set[str], report: str, offset: int, coun
         OMP_NUM_THREADS="1",
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT="40",
     )
+    import faulthandler
     import tempfile
 
+    faulthandler.enable()  # torch does not say what ended a rank that died
     os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp())
     if backend == "shmring":
         stand_in_for_gloo()
@@ -57,10 +59,14 @@ def run(backend: str, match: str, skip: set[str], report: str, offset: int, coun
     for name in names[offset : offset + count]:
         result = unittest.TestResult()
         started = time.monotonic()
-        unittest.TestSuite([TestShipped(name)]).run(result)
+        test = TestShipped(name)
+        test.run(result)
         troubles = result.errors + result.failures
         outcome = "failed" if troubles else "skipped" if result.skipped else "passed"
         reason = troubles[0][1] if troubles else result.skipped[0][1] if result.skipped else ""
+        killed = [process.exitcode for process in test.processes if (process.exitcode or 0) < 0] if troubles else []
+        if killed:
+            reason += f"\nprocesses were killed: {killed}"
         line = {"name": name, "outcome": outcome, "reason": reason[-3000:], "s": round(time.monotonic() - started, 1)}
         with open(report, "a") as file:
             file.write(json.dumps(line) + "\n")

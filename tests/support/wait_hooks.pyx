@@ -1,18 +1,20 @@
 # cython: language_level=3, binding=True
-"""`shmring.sync.wait` for tests in Python; built by `support.compiled`."""
+"""`shmring.core.sync.wait` for tests in Python; built by `support.compiled`."""
 
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
-from shmring._c.layout cimport shmring_abort, shmring_liveness, shmring_outbox
-from shmring.sync.backoff cimport (FIRST_TICK_NS, FRESH, MOST_HALVINGS, SLEEPS, SPINS, WAITS_PER_TRIAL, back_off,
-                                   be_patient, learn_spin, now_ns, patience_t, sem_init, sleeper_t, spin_budget, spin_t)
-from shmring.sync.group cimport PUBLISHED, UNREADY, group_t
-from shmring.sync.liveness cimport drop_liveness, hold_liveness
-from shmring.sync.wait cimport wait_until
+from shmring.core.c.layout cimport shmring_abort, shmring_liveness, shmring_outbox
+from shmring.core.sync.backoff cimport (CHECK, FIRST_CROWD_NS, FIRST_TICK_NS, FRESH, LONGEST_CROWD_NS, MOST_HALVINGS,
+                                        SLEEPS, SPINS, WAITS_PER_TRIAL, back_off, be_patient, is_crowded, learn_spin,
+                                        note_long_yield, now_ns, patience_t, sem_init, sleeper_t, spin_budget, spin_t)
+from shmring.core.sync.group cimport PUBLISHED, UNREADY, group_t
+from shmring.core.sync.liveness cimport drop_liveness, hold_liveness
+from shmring.core.sync.wait cimport wait_until
 
 FIRST_TICK = FIRST_TICK_NS
 HALVINGS, TRIAL = MOST_HALVINGS, WAITS_PER_TRIAL
+FIRST_CROWD, LONGEST_CROWD = FIRST_CROWD_NS, LONGEST_CROWD_NS
 
 cdef shmring_outbox boxes[2]
 cdef shmring_liveness lives[2]
@@ -81,3 +83,28 @@ cdef class Waiter:
         be_patient(&patience, -1)
         back_off(&patience, &self.sleeper)
         return patience.tick_ns
+
+    def looks_before_sleep(self, int yields):
+        """How often its next wait looks before it checks for the last time and sleeps."""
+        cdef patience_t patience
+        cdef int64_t looks = 0
+        self.sleeper.yields = yields
+        be_patient(&patience, -1)
+        while back_off(&patience, &self.sleeper) != CHECK:
+            looks += 1
+        return looks
+
+
+def is_busy_at(int64_t now):
+    """Whether waits of this module do not yield at that time."""
+    return is_crowded(now)
+
+
+def yield_long(int64_t now):
+    """Note a long yield that ended at that time."""
+    note_long_yield(now)
+
+
+def clock():
+    """The time by the clock of waits, in nanoseconds."""
+    return now_ns()

@@ -3,8 +3,8 @@
 import os
 import time
 
-from shmring.observe.account import standings
-from shmring.observe.look import LOOK_NBYTES, look
+from shmring.collectives.observe.account import standings
+from shmring.collectives.observe.look import LOOK_NBYTES, look
 from support.harness import fields_of
 
 

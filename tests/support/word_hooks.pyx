@@ -4,11 +4,11 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from shmring._c.atomics cimport cpu_pause, load_acquire_u64, store_release_u64
-from shmring._c.layout cimport sem_t, shmring_ring_counts, shmring_ring_role
-from shmring.ring.blocking cimport await_any, awaited_t, wake_sleeper, watch_t
-from shmring.sync.backoff cimport (before_wake, be_patient, patience_t, sched_yield, sem_init)
-from shmring.sync.group cimport UNREADY
+from shmring.core.c.atomics cimport cpu_pause, load_acquire_u64, store_release_u64
+from shmring.core.c.layout cimport sem_t, shmring_ring_counts, shmring_ring_role
+from shmring.core.ring.blocking cimport await_any, awaited_t, wake_sleeper, watch_t
+from shmring.core.sync.backoff cimport (before_wake, be_patient, patience_t, sched_yield, sem_init)
+from shmring.core.sync.group cimport UNREADY
 
 
 cdef enum:

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from shmring.memory import names, spelling, syscalls
+from shmring.core.memory import names, spelling, syscalls
 
 
 @pytest.fixture

@@ -154,3 +154,15 @@ def test_work_that_no_process_waits_for_is_done_at_exit(tmp_path):
         report(value=float(own(big)[0, 0]))      # rank 0 exits while its part is under way
     """
     assert run_program(tmp_path, 2, body, **QUICK).reports[1]["value"] == 1.0
+
+
+def test_a_process_that_hangs_does_not_keep_the_job_once_another_has_failed(tmp_path):
+    body = SUM + """
+    if rank == 1:
+        time.sleep(100_000)
+    total(x)
+    """
+    ended = run_program(tmp_path, 2, body, status=1, SHMRING_TIMEOUT="6")  # JAX itself waits 300 s at exit
+    assert "shmring.CollectiveTimeoutError" in ended.output
+    assert "shmring run: rank 0 (pid " in ended.output
+    assert "exited with status 1" in ended.output.splitlines()[-1]

@@ -70,6 +70,13 @@ def test_a_program_of_jax_without_the_option_ends_with_the_hint(tmp_path):
     assert "--jax" not in other.output
 
 
+def test_a_program_that_does_not_connect_its_processes_ends_with_a_line_that_says_so(tmp_path):
+    ended = run_program(tmp_path, 2, "assert n == 1", start="")
+    line = "program.py has not called jax.distributed.initialize(): its 2 processes ran apart, each as a job of its own"
+    assert ended.output.count(line) == 1
+    assert "apart" not in run_program(tmp_path, 2, "assert n == 2").output
+
+
 def test_one_process_needs_no_launcher(tmp_path):
     script = tmp_path / "alone.py"
     script.write_text("import jax\nprint(jax.device_count(), jax.config.jax_cpu_collectives_implementation)\n")

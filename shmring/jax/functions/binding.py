@@ -9,14 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shmring.base.arguments import checked_rank
 from shmring.communicator import Communicator
+from shmring.core.base.arguments import checked_rank
 from shmring.dtypes import DTYPE_CODES, OPS, is_defined, op_code
 from shmring.errors import ClosedError
 from shmring.jax.functions.handler import Registered, registered
 from shmring.jax.functions.operations import PRIMITIVES, TOKEN
 
 Comm: TypeAlias = Communicator | str | None
+Tree: TypeAlias = Any
+"""An array, or a pytree of arrays; of results each is a `jax.Array`. Types cannot express that."""
+Token: TypeAlias = jax.Array | None
 _Axis: TypeAlias = tuple[int, bool] | None
 
 

@@ -17,11 +17,13 @@ from libc.string cimport memcpy, memset
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_KIND_BROADCAST, SHMRING_KIND_EXSCAN, SHMRING_OPAQUE,
                            SHMRING_UINT8, shmring_api, shmring_call, shmring_comm, shmring_error, shmring_import,
                            shmring_message)
-from shmring.engine.kinds cimport KIND, KIND_ALL_REDUCE_MANY, KIND_BARRIER, KIND_NONE, OF_ROOT
+from shmring.collectives.engine.kinds cimport (KIND, KIND_ALL_REDUCE_MANY, KIND_BARRIER, KIND_NONE, OF_ROOT, nblocks_in,
+                                   nblocks_out)
 
 import weakref
 
 from shmring.communicator import Communicator
+from shmring.dtypes import DTYPES
 from shmring.launch.named import by_name, communicator
 
 cdef const shmring_api *api = shmring_import()
@@ -54,7 +56,7 @@ cdef extern from *:
     #include "jax/functions/xla_ffi_abi.h"
     #include "shmring/capi.h"
 
-    /* Kinds beside the collectives of engine/kinds.h. */
+    /* Kinds beside the collectives of collectives/engine/kinds.h. */
     enum { SEND = 101, RECV, SENDRECV, PERMUTE };
 
     static const int shmring_xla_codes[] = {
@@ -70,25 +72,11 @@ cdef extern from *:
         [SHMRING_ERR_MESSAGE_TOO_LONG] = XLA_FFI_Error_Code_FAILED_PRECONDITION,
     };
 
-    /* By XLA's dtype: shmring's, and the bytes of an element. 0: no array, or less than a byte, which XLA may pack. */
-    enum { NDTYPES = XLA_FFI_DataType_F8E8M0FNU + 1 };
+    /* By XLA's dtype: shmring's, and the bytes of an element. 0: no array, or less than a byte, which XLA may pack.
+     * Those that shmring has are filled in from the rows of dtypes.py. */
+    enum { NXLA = XLA_FFI_DataType_F8E8M0FNU + 1 };
     typedef struct { int dtype, itemsize; } shmring_dtype_size;
-    static const shmring_dtype_size shmring_dtypes[NDTYPES] = {
-        [XLA_FFI_DataType_PRED] = {SHMRING_BOOL, 1},
-        [XLA_FFI_DataType_S8] = {SHMRING_INT8, 1},
-        [XLA_FFI_DataType_S16] = {SHMRING_INT16, 2},
-        [XLA_FFI_DataType_S32] = {SHMRING_INT32, 4},
-        [XLA_FFI_DataType_S64] = {SHMRING_INT64, 8},
-        [XLA_FFI_DataType_U8] = {SHMRING_UINT8, 1},
-        [XLA_FFI_DataType_U16] = {SHMRING_UINT16, 2},
-        [XLA_FFI_DataType_U32] = {SHMRING_UINT32, 4},
-        [XLA_FFI_DataType_U64] = {SHMRING_UINT64, 8},
-        [XLA_FFI_DataType_F16] = {SHMRING_FLOAT16, 2},
-        [XLA_FFI_DataType_F32] = {SHMRING_FLOAT32, 4},
-        [XLA_FFI_DataType_F64] = {SHMRING_FLOAT64, 8},
-        [XLA_FFI_DataType_C64] = {SHMRING_COMPLEX64, 8},
-        [XLA_FFI_DataType_BF16] = {SHMRING_BFLOAT16, 2},
-        [XLA_FFI_DataType_C128] = {SHMRING_COMPLEX128, 16},
+    static shmring_dtype_size shmring_dtypes[NXLA] = {
         [XLA_FFI_DataType_F8E5M2] = {SHMRING_OPAQUE, 1},
         [XLA_FFI_DataType_F8E4M3FN] = {SHMRING_OPAQUE, 1},
         [XLA_FFI_DataType_F8E4M3B11FNUZ] = {SHMRING_OPAQUE, 1},
@@ -99,18 +87,23 @@ cdef extern from *:
         [XLA_FFI_DataType_F8E8M0FNU] = {SHMRING_OPAQUE, 1},
     };
     """
-    enum: SEND, RECV, SENDRECV, PERMUTE, NDTYPES
+    enum: SEND, RECV, SENDRECV, PERMUTE, NXLA
     const int *xla_codes "shmring_xla_codes"
     ctypedef struct dtype_t "shmring_dtype_size":
         int dtype
         int itemsize
-    const dtype_t *dtypes "shmring_dtypes"
+    dtype_t *dtypes "shmring_dtypes"
 
 cdef enum:
     NNUMBERS = 10           # the fields of custom_call_t from `comm` to `nname`
     BY_NAME = -1            # as the number of a communicator
     PERMUTE_TAG = 0x7fffffff
     NO_PEER = -2            # beside SHMRING_ANY_SOURCE, -1
+
+for _code, _row in enumerate(DTYPES):
+    if not 0 < _row.xla < NXLA:
+        raise ImportError(f"{_row.name} has a number of XLA's that the table of dtypes has no room for")
+    dtypes[<int> _row.xla].dtype, dtypes[<int> _row.xla].itemsize = _code, _row.itemsize
 
 ctypedef struct array_t:
     void *data
@@ -401,7 +394,7 @@ cdef bint read_array(const XLA_FFI_Buffer *b, array_t *a) noexcept nogil:
     """Describe a buffer; False for a dtype without a size."""
     a.data = b.data
     a.xla_dtype = b.dtype
-    if not 0 < b.dtype < NDTYPES:
+    if not 0 < b.dtype < NXLA:
         return False
     a.is_opaque = dtypes[b.dtype].dtype == SHMRING_OPAQUE
     a.dtype = SHMRING_UINT8 if a.is_opaque else dtypes[b.dtype].dtype
@@ -421,17 +414,17 @@ cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, custom_call_t *c, shmr
     """Check that the buffers fit the call and the communicator."""
     cdef char text[256]
     cdef int64_t nranks = api.comm_size(comm)
-    cdef bint blocks_in = is_collective(c.kind) and KIND[c.kind].blocks_in
-    cdef bint blocks_out = is_collective(c.kind) and KIND[c.kind].blocks_out
+    cdef int64_t blocks_in = nblocks_in(c.kind, nranks) if is_collective(c.kind) else 1
+    cdef int64_t blocks_out = nblocks_out(c.kind, nranks) if is_collective(c.kind) else 1
     cdef int64_t block
     if c.nranks != nranks:
         snprintf(text, sizeof(text), b"this graph was made for a communicator of %lld ranks; this one has %lld",
                  <long long> c.nranks, <long long> nranks)
         return refuse(frame, text)
     if has_operand(c.kind) and has_result(c.kind):
-        block = c.x.count // nranks if blocks_in else c.x.count
-        if (c.x.xla_dtype != c.out.xla_dtype or c.x.count != block * (nranks if blocks_in else 1)
-                or c.out.count != block * (nranks if blocks_out else 1)):
+        block = c.x.count // blocks_in
+        if (c.x.xla_dtype != c.out.xla_dtype or c.x.count != block * blocks_in
+                or c.out.count != block * blocks_out):
             return refuse(frame, b"the result does not fit the operand")
     if is_collective(c.kind) and KIND[c.kind].takes_op and c.x.is_opaque:
         return refuse(frame, b"this dtype can be moved, but not reduced")
@@ -466,7 +459,7 @@ cdef int collect(custom_call_t *c, shmring_comm *comm) noexcept nogil:
     call.struct_size = sizeof(call)
     call.kind, call.dtype, call.op, call.root = kind, c.x.dtype, <int> c.op, <int> c.root
     call.x, call.out, call.timeout_ns = c.x.data, c.out.data, SHMRING_DEFAULT_TIMEOUT
-    call.count = c.x.count // c.nranks if KIND[kind].blocks_in else c.x.count
+    call.count = c.x.count // nblocks_in(kind, c.nranks)
     if kind == SHMRING_KIND_BROADCAST:
         if rank == call.root:
             memcpy(c.out.data, c.x.data, c.x.count * c.x.itemsize)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import jax
 
-from shmring.base.arguments import checked_rank
-from shmring.jax.functions.binding import Comm, as_array, bind
+from shmring.collectives.p2p.requests import ANY_SOURCE, ANY_TAG
+from shmring.core.base.arguments import checked_rank
+from shmring.jax.functions.binding import Comm, Token, as_array, bind
 from shmring.jax.functions.handler import Registered, registered
-from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
+
+if TYPE_CHECKING:
+    from jax.typing import ArrayLike
 
 MOST_TAG = 2**31 - 2  # the one above is that of `permute`
 
@@ -22,7 +25,7 @@ class Status(NamedTuple):
     tag: jax.Array
 
 
-def send(x, dst: int, tag: int = 0, *, comm: Comm = None, token=None):
+def send(x: ArrayLike, dst: int, tag: int = 0, *, comm: Comm = None, token: Token = None) -> Token:
     """Send ``x`` to a rank, which calls `recv` or `sendrecv`.
 
     Parameters
@@ -50,7 +53,55 @@ def send(x, dst: int, tag: int = 0, *, comm: Comm = None, token=None):
     return results[-1] if token is not None else None
 
 
-def recv(like, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = False, comm: Comm = None, token=None):
+@overload
+def recv(
+    like: ArrayLike | jax.ShapeDtypeStruct,
+    src: int = ...,
+    tag: int = ...,
+    *,
+    status: Literal[False] = ...,
+    comm: Comm = ...,
+    token: None = ...,
+) -> jax.Array: ...
+@overload
+def recv(
+    like: ArrayLike | jax.ShapeDtypeStruct,
+    src: int = ...,
+    tag: int = ...,
+    *,
+    status: Literal[True],
+    comm: Comm = ...,
+    token: None = ...,
+) -> tuple[jax.Array, Status]: ...
+@overload
+def recv(
+    like: ArrayLike | jax.ShapeDtypeStruct,
+    src: int = ...,
+    tag: int = ...,
+    *,
+    status: Literal[False] = ...,
+    comm: Comm = ...,
+    token: jax.Array,
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def recv(
+    like: ArrayLike | jax.ShapeDtypeStruct,
+    src: int = ...,
+    tag: int = ...,
+    *,
+    status: Literal[True],
+    comm: Comm = ...,
+    token: jax.Array,
+) -> tuple[jax.Array, Status, jax.Array]: ...
+def recv(
+    like: ArrayLike | jax.ShapeDtypeStruct,
+    src: int = ANY_SOURCE,
+    tag: int = ANY_TAG,
+    *,
+    status: bool = False,
+    comm: Comm = None,
+    token: Token = None,
+) -> Any:
     """Receive a message.
 
     Parameters
@@ -84,9 +135,65 @@ def recv(like, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = Fals
     return _with_status(results, status, token)
 
 
+@overload
 def sendrecv(
-    x, dst: int, src: int, *, tag: int = 0, out_tag: int = 0, status: bool = False, comm: Comm = None, token=None
-):
+    x: ArrayLike,
+    dst: int,
+    src: int,
+    *,
+    tag: int = ...,
+    out_tag: int = ...,
+    status: Literal[False] = ...,
+    comm: Comm = ...,
+    token: None = ...,
+) -> jax.Array: ...
+@overload
+def sendrecv(
+    x: ArrayLike,
+    dst: int,
+    src: int,
+    *,
+    tag: int = ...,
+    out_tag: int = ...,
+    status: Literal[True],
+    comm: Comm = ...,
+    token: None = ...,
+) -> tuple[jax.Array, Status]: ...
+@overload
+def sendrecv(
+    x: ArrayLike,
+    dst: int,
+    src: int,
+    *,
+    tag: int = ...,
+    out_tag: int = ...,
+    status: Literal[False] = ...,
+    comm: Comm = ...,
+    token: jax.Array,
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def sendrecv(
+    x: ArrayLike,
+    dst: int,
+    src: int,
+    *,
+    tag: int = ...,
+    out_tag: int = ...,
+    status: Literal[True],
+    comm: Comm = ...,
+    token: jax.Array,
+) -> tuple[jax.Array, Status, jax.Array]: ...
+def sendrecv(
+    x: ArrayLike,
+    dst: int,
+    src: int,
+    *,
+    tag: int = 0,
+    out_tag: int = 0,
+    status: bool = False,
+    comm: Comm = None,
+    token: Token = None,
+) -> Any:
     """Send ``x`` to a rank and receive an array like it, from the same rank or another one.
 
     Parameters
@@ -118,7 +225,7 @@ def sendrecv(
     return _with_status(results, status, token)
 
 
-def barrier(*, comm: Comm = None, token=None):
+def barrier(*, comm: Comm = None, token: Token = None) -> Token:
     """Wait until all ranks are in this call.
 
     Parameters

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shmring.base.arguments import checked_rank
-from shmring.jax.functions.binding import Comm, apply
+from shmring.core.base.arguments import checked_rank
+from shmring.jax.functions.binding import Comm, Token, Tree, apply
 from shmring.jax.functions.handler import registered
 
 
-def all_gather(x, axis: int = 0, *, tiled: bool = False, comm: Comm = None, token=None):
+def all_gather(x: Tree, axis: int = 0, *, tiled: bool = False, comm: Comm = None, token: Token = None) -> Tree:
     """Collect ``x`` of all ranks, in rank order, on every rank.
 
     Parameters
@@ -34,7 +34,7 @@ def all_gather(x, axis: int = 0, *, tiled: bool = False, comm: Comm = None, toke
     return apply("all_gather", x, comm, token, joined=(axis, tiled))
 
 
-def gather(x, root: int = 0, *, comm: Comm = None, token=None):
+def gather(x: Tree, root: int = 0, *, comm: Comm = None, token: Token = None) -> Tree:
     """Collect ``x`` of all ranks, in rank order, on the root; the others get zeros.
 
     Parameters
@@ -55,7 +55,7 @@ def gather(x, root: int = 0, *, comm: Comm = None, token=None):
     return apply("gather", x, comm, token, root=root)
 
 
-def scatter(x, root: int = 0, *, comm: Comm = None, token=None):
+def scatter(x: Tree, root: int = 0, *, comm: Comm = None, token: Token = None) -> Tree:
     """Distribute the blocks of the root's ``x``: rank i gets ``x[i]``.
 
     Parameters
@@ -78,7 +78,9 @@ def scatter(x, root: int = 0, *, comm: Comm = None, token=None):
     return apply("scatter", x, comm, token, blocks=(0, False), root=root)
 
 
-def all_to_all(x, split_axis: int = 0, concat_axis: int = 0, *, tiled: bool = False, comm: Comm = None, token=None):
+def all_to_all(
+    x: Tree, split_axis: int = 0, concat_axis: int = 0, *, tiled: bool = False, comm: Comm = None, token: Token = None
+) -> Tree:
     """Exchange blocks: this rank gets block number *rank* of the ``x`` of each rank, in rank order.
 
     Parameters
@@ -105,7 +107,7 @@ def all_to_all(x, split_axis: int = 0, concat_axis: int = 0, *, tiled: bool = Fa
     return apply("all_to_all", x, comm, token, blocks=(split_axis, tiled), joined=(concat_axis, tiled))
 
 
-def broadcast(x, root: int = 0, *, comm: Comm = None, token=None):
+def broadcast(x: Tree, root: int = 0, *, comm: Comm = None, token: Token = None) -> Tree:
     """Return the root's ``x`` on every rank.
 
     Parameters
@@ -128,7 +130,7 @@ def broadcast(x, root: int = 0, *, comm: Comm = None, token=None):
     return apply("broadcast", x, comm, token, root=root)
 
 
-def permute(x, pairs: Iterable[tuple[int, int]], *, comm: Comm = None, token=None):
+def permute(x: Tree, pairs: Iterable[tuple[int, int]], *, comm: Comm = None, token: Token = None) -> Tree:
     """Send ``x`` along pairs of ranks, as `jax.lax.ppermute`.
 
     Parameters

@@ -28,15 +28,14 @@ from jax._src.interpreters import mlir
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
-from shmring.dtypes import OP_CODES
-from shmring.engine.kinds import COLLECTIVES
+from shmring.collectives.p2p.requests import ANY_SOURCE, ANY_TAG
+from shmring.collectives.plan.kinds import COLLECTIVES
+from shmring.dtypes import LINEAR_OPS, OP_CODES
 from shmring.jax.functions.handler import Registered, capsule, name_of
-from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
 TARGET = "shmring"
 TOKEN = core.ShapedArray((1,), np.dtype(np.uint8))
 STATUS = core.ShapedArray((2,), np.dtype(np.int32))
-LINEAR_OPS = ("sum", "avg")
 NO_PEER = -2
 BY_NAME = -1  # instead of the number of a communicator
 
@@ -106,10 +105,10 @@ def _scan_back(name: str) -> Callable:
 
 def _collective(name: str, **rules) -> Operation:
     kind = COLLECTIVES[name]
-    return Operation(name, kind.code, x_blocks=kind.blocks_in, out_blocks=kind.blocks_out, **rules)
+    return Operation(name, kind.code, x_blocks=bool(kind.blocks_in), out_blocks=bool(kind.blocks_out), **rules)
 
 
-# Kinds: engine/kinds.h, and handler.pyx from 101 on. Exported graphs contain them, so none may change.
+# Kinds: collectives/plan/kinds.py, and handler.pyx from 101 on. Exported graphs contain them, so none may change.
 TABLE = (
     _collective("all_reduce", transpose=_call_of("copy_to_all")),
     Operation("copy_to_all", transpose=_call_of("all_reduce", op="sum")),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from shmring.jax.functions.binding import Comm, apply, combine
+from typing import TYPE_CHECKING
+
+from shmring.jax.functions.binding import Comm, Token, Tree, apply, combine
+
+if TYPE_CHECKING:
+    from shmring.typing import OpName
 
 
-def all_reduce(x, op: str = "sum", *, comm: Comm = None, token=None):
+def all_reduce(x: Tree, op: OpName = "sum", *, comm: Comm = None, token: Token = None) -> Tree:
     """Combine ``x`` element by element over all ranks; every rank gets the same bits.
 
     Parameters
@@ -42,7 +47,7 @@ def all_reduce(x, op: str = "sum", *, comm: Comm = None, token=None):
     return combine("all_reduce", x, op, comm, token)
 
 
-def copy_to_all(x, *, comm: Comm = None):
+def copy_to_all(x: Tree, *, comm: Comm = None) -> Tree:
     """Return ``x``, which is equal on all ranks; its gradients are summed over the ranks.
 
     Parameters
@@ -65,7 +70,7 @@ def copy_to_all(x, *, comm: Comm = None):
     return apply("copy_to_all", x, comm, None)
 
 
-def reduce(x, op: str = "sum", root: int = 0, *, comm: Comm = None, token=None):
+def reduce(x: Tree, op: OpName = "sum", root: int = 0, *, comm: Comm = None, token: Token = None) -> Tree:
     """Combine ``x`` element by element over all ranks on the root; the others get zeros.
 
     Parameters
@@ -86,7 +91,9 @@ def reduce(x, op: str = "sum", root: int = 0, *, comm: Comm = None, token=None):
     return combine("reduce", x, op, comm, token, root=root)
 
 
-def reduce_scatter(x, op: str = "sum", axis: int = 0, *, tiled: bool = False, comm: Comm = None, token=None):
+def reduce_scatter(
+    x: Tree, op: OpName = "sum", axis: int = 0, *, tiled: bool = False, comm: Comm = None, token: Token = None
+) -> Tree:
     """Combine ``x`` element by element over all ranks; rank i gets block i of the result.
 
     Parameters
@@ -110,7 +117,7 @@ def reduce_scatter(x, op: str = "sum", axis: int = 0, *, tiled: bool = False, co
     return combine("reduce_scatter", x, op, comm, token, blocks=(axis, tiled))
 
 
-def scan(x, op: str = "sum", *, comm: Comm = None, token=None):
+def scan(x: Tree, op: OpName = "sum", *, comm: Comm = None, token: Token = None) -> Tree:
     """Combine ``x`` element by element over the ranks 0 to this one.
 
     Parameters
@@ -130,7 +137,7 @@ def scan(x, op: str = "sum", *, comm: Comm = None, token=None):
     return combine("scan", x, op, comm, token)
 
 
-def exscan(x, op: str = "sum", *, comm: Comm = None, token=None):
+def exscan(x: Tree, op: OpName = "sum", *, comm: Comm = None, token: Token = None) -> Tree:
     """Combine ``x`` element by element over the ranks before this one; rank 0 gets zeros.
 
     Parameters

@@ -17,7 +17,7 @@ def test_the_commands_of_pages_measure_the_installed_package_in_a_checkout_that_
     pytest.importorskip("pytest_benchmark")
     checkout = tmp_path / "checkout"
     for folder in ("bench", "shmring", "tests/support"):
-        shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__"))
+        shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", checkout)
     command = [sys.executable, "-m", "pytest", "bench/bench_channels.py", "-q", "-k", "broadcast_of_arrays"]
     env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parent.parent)}  # as if it were installed there

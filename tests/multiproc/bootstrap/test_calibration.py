@@ -9,10 +9,10 @@ from support.harness import PATIENCE, report, run_processes, run_ranks, start_pr
 from support.on_ranks import on_ranks
 
 import shmring
-from shmring.bootstrap import connect
+from shmring.collectives.bootstrap import connect
 from shmring.config import MOST_NBYTES
+from shmring.core.placement.topology import shmem_huge_pages
 from shmring.errors import PeerLostError, RendezvousError, RendezvousTimeoutError
-from shmring.placement.topology import shmem_huge_pages
 
 COMMON = (
     "slot_nbytes", "nslots", "eager_nbytes", "one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us",

@@ -15,7 +15,7 @@ from support.reading_ends import broadcast, channel, fan_in, shared_queue
 import shmring
 import shmring.multiprocessing
 from shmring import ClosedError
-from shmring.ring.inspect import look
+from shmring.core.ring.inspect import look
 
 pytestmark = pytest.mark.leaks  # threads of the event loop that put end a moment after it
 
@@ -118,6 +118,54 @@ def test_a_long_item_is_put_behind_another_one():
         await putting
 
     asyncio.run(main())
+
+
+async def cancelled(putting):
+    """Let it wait for a second, and cancel it; it has ended then."""
+    task = asyncio.ensure_future(putting)
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_cancelled_put_puts_nothing_later():
+    one = shmring.Queue(1)
+    one.put("first")
+
+    async def main():
+        await cancelled(one.put_async("second"))
+        assert await one.get_async() == "first"
+        with pytest.raises(queue.Empty):
+            await asyncio.to_thread(one.get, timeout=1)
+        await one.put_async("third")
+
+    asyncio.run(main())
+    assert one.get() == "third"
+
+
+def test_a_cancelled_put_of_a_long_item_puts_nothing():
+    one = shmring.Queue(capacity_nbytes=1 << 12)
+
+    async def main():
+        await cancelled(one.put_async(bytes(1 << 20)))
+        await one.put_async("next")
+        assert await one.get_async() == "next"
+
+    asyncio.run(main())
+
+
+def test_a_program_that_is_cancelled_in_a_put_ends():
+    one = shmring.Queue(1)
+    one.put("first")
+
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(one.put_async("second"), 1)
+
+    asyncio.run(main())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("asyncio")]
+    assert one.qsize() == 1
 
 
 def test_a_put_into_a_closed_queue_raises_in_an_event_loop():

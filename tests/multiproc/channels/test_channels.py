@@ -18,8 +18,8 @@ from support.programs import run_python
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
-from shmring.memory import segment, sweep
-from shmring.ring.inspect import look
+from shmring.core.memory import segment, sweep
+from shmring.core.ring.inspect import look
 
 
 def unique(test):

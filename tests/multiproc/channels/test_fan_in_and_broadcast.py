@@ -1,6 +1,7 @@
 """Channels with several senders or receivers: each message once, in its sender's order, fairly; an end that is slow or
 dead does not block the others."""
 
+import asyncio
 import gc
 import os
 import pickle
@@ -139,6 +140,33 @@ def test_a_dead_sender_is_reported_once_after_what_it_committed_and_the_others_g
         senders[i].take().close()
     with pytest.raises(EndOfStreamError):
         receiver.recv(30)
+
+
+def test_the_place_of_a_dead_sender_is_taken_by_a_new_one():
+    (dying, other), receiver = shmring.fan_in(2)
+    pid = in_child(lambda: (dying.send(b"last"), signal.pause()))
+    assert receiver.recv_from(60 * PATIENCE) == (0, b"last")
+    with pytest.raises(ValueError, match="'here'"):
+        receiver.new_sender(0)
+    kill(pid)
+    with pytest.raises(PeerLostError):
+        receiver.recv(60 * PATIENCE)
+    for number in (-1, 2, "0"):
+        with pytest.raises(ValueError, match="must be from 0 to 1"):
+            receiver.new_sender(number)
+    successor = receiver.new_sender(0)
+    with pytest.raises(ValueError, match="'absent'"):
+        receiver.new_sender(0)
+    pid = in_child(lambda: (successor.send(b"again"), successor.close()))
+    other.send(b"on")
+    assert sorted(receiver.recv_from(60 * PATIENCE) for _ in range(2)) == [(0, b"again"), (1, b"on")]
+    assert status_of(pid) == 0
+    other.close()
+    with pytest.raises(EndOfStreamError):
+        receiver.recv(60 * PATIENCE)
+    receiver.new_sender(1).send(b"after the end")
+    assert receiver.recv_from(60 * PATIENCE) == (1, b"after the end")
+    receiver.close()
 
 
 def test_a_sender_in_the_middle_of_a_long_message_delays_no_other():
@@ -460,70 +488,157 @@ def test_a_broadcast_whose_timeout_passed_was_received_by_none():
     assert [one.recv(10) for one in receivers] == [b"next"] * 2
 
 
-def test_what_a_slow_receiver_is_just_reading_is_not_taken_from_it():
-    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="drop_oldest")
-    sender.send(b"kept" * 10)
-    lease = slow.peek()
-    sent = 1
-    with pytest.raises(queue.Full, match="receiver 1"):
-        while True:
-            sender.send(b"next" * 10, 0.05)
-            sent += 1
-            quick.recv(0)
-    assert bytes(lease.array) == b"kept" * 10
-    slow.release()
-    assert sender.send(b"last") == 2
-    assert slow.recv_many()[-1] == b"last"
+# ---- slow receivers of a broadcast ----
 
 
-def test_a_slow_receiver_is_disconnected_and_gets_an_error():
-    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="disconnect")
+@pytest.mark.parametrize("dtype", [None, "i8"])
+def test_a_slow_receiver_is_disconnected_and_gets_an_error(dtype):
+    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, dtype=dtype, slow_timeout=0.01)
     sent = 0
-    while sender.send(sent.to_bytes(40, "little")) == 2:
+    while sender.send(sent if dtype else sent.to_bytes(40, "little")) == 2:
         sent += 1
         quick.recv(0)
     assert [look.state for look in sender.receivers] == ["here", "disconnected"]
-    assert sender.dropped_count == slow.dropped_count > 0
-    with pytest.raises(DisconnectedError, match="too slow"):
-        slow.recv()
-    assert quick.recv(0) == sent.to_bytes(40, "little")
+    for call in (slow.recv, slow.recv_many, slow.peek, lambda: slow.recv_into(np.zeros(9, dtype or np.uint8))):
+        with pytest.raises(DisconnectedError, match=r"0\.01 s"):
+            call()
+    assert slow.poll()
+    assert not slow.ended
+    assert slow.peer == "lost"
+    assert quick.recv(0) == (sent if dtype else sent.to_bytes(40, "little"))
     sender.close()
     with pytest.raises(DisconnectedError):
         slow.recv()
     with pytest.raises(EndOfStreamError):
         quick.recv()
+    slow.close()
 
 
-def lag(receiver, seed):
-    """Check what comes while being overwritten all the time; the last number seen."""
+def test_a_send_with_a_shorter_timeout_disconnects_no_receiver():
+    sender, (receiver,) = shmring.broadcast_channel(1, 1 << 10, slow_timeout=60 * PATIENCE)
+    while sender.try_send(bytes(100)):
+        pass
+    with pytest.raises(queue.Full):
+        sender.send(bytes(100), 0.001)
+    assert sender.receivers[0].state == "absent"
+    assert receiver.recv(0) == bytes(100)
+    assert sender.send(bytes(100)) == 1
+
+
+def test_a_receiver_that_no_process_takes_is_disconnected_and_one_that_takes_it_later_is_told():
+    sender, (absent,) = shmring.broadcast_channel(1, 1 << 10, slow_timeout=0.01)
+    with pytest.raises(PeerLostError, match="disconnected"):
+        while True:
+            sender.send(bytes(100))
+    with pytest.raises(DisconnectedError):
+        absent.recv()
+
+
+def test_a_lease_is_whole_though_its_receiver_was_disconnected():
+    sender, (receiver,) = shmring.broadcast_channel(1, 1 << 10, slow_timeout=0.01)
+    sender.send(b"kept" * 10)
+    lease = receiver.peek()
+    with pytest.raises(PeerLostError):
+        while True:
+            sender.send(b"next" * 10)
+    assert bytes(lease.array) == b"kept" * 10
+    receiver.release()
+    with pytest.raises(DisconnectedError):
+        receiver.peek()
+
+
+def test_a_long_message_goes_on_without_the_receiver_that_stops_in_the_middle_of_it():
+    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 12, slow_timeout=0.3 * PATIENCE)
+    content = np.arange(10_000)
+    with beside(sender.send, content) as sending:
+        slow.try_recv()  # takes the pieces that are there
+        assert (quick.recv(60 * PATIENCE) == content).all()
+    assert sending.result == 1
+    with pytest.raises(DisconnectedError):
+        slow.recv()
+
+
+def test_a_send_in_an_event_loop_disconnects_slow_receivers_too():
+    async def run(sender, message):
+        while True:
+            await sender.send_async(message)
+
+    for dtype, message in ((None, bytes(40)), ("i8", np.arange(30))):
+        sender, (_, slow) = shmring.broadcast_channel(2, 1 << 10, dtype=dtype, slow_timeout=0.01)
+        with pytest.raises(PeerLostError):
+            asyncio.run(run(sender, message))
+        with pytest.raises(DisconnectedError):
+            slow.recv()
+
+
+def eight_words(number):
+    """A message of which sixteen fill a ring of 1024 bytes."""
+    return number.to_bytes(8, "little") * 7
+
+
+def test_a_receiver_that_holds_each_message_delays_a_send_by_one_release_and_starves_no_other():
+    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10)
+    sent = 0
+    while sender.try_send(eight_words(sent)):
+        sent += 1
+    assert quick.recv_many() == [eight_words(number) for number in range(sent)]
+    for held in range(3 * sent):
+        lease = slow.peek(0)
+        assert not sender.try_send(eight_words(sent))
+        with pytest.raises(queue.Full, match="receiver 1"):
+            sender.send(eight_words(sent), 0.001)
+        assert bytes(lease.array) == eight_words(held)
+        slow.release()
+        assert sender.send(eight_words(sent), 60 * PATIENCE) == 2
+        assert quick.recv(0) == eight_words(sent)
+        sent += 1
+
+
+def test_a_receiver_that_holds_a_message_delays_one_send_by_the_slow_timeout_and_starves_no_other():
+    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, slow_timeout=0.1)
+    sender.send(eight_words(0))
+    lease = slow.peek(0)
+    for number in range(1, 100):
+        assert quick.recv(0) == eight_words(number - 1)
+        reached = sender.send(eight_words(number), 60 * PATIENCE)
+        assert reached == (2 if number < 16 else 1)
+    assert bytes(lease.array) == eight_words(0)
+
+
+def lag(receiver, in_place, seed):
+    """Check each message that comes before the sender disconnects this receiver."""
     generator = random.Random(seed)
-    last = -1
+    expected = 0
     try:
-        for message in receiver:
-            number = int.from_bytes(message[:8], "little")
-            assert message == message[:8] * (len(message) // 8)
-            assert number > last
-            last = number
+        while True:
+            if in_place:
+                message = bytes(receiver.peek())
+                receiver.release()
+            else:
+                message = receiver.recv()
+            assert message == expected.to_bytes(8, "little") * (len(message) // 8)
+            expected += 1
             if generator.random() < 0.01:
                 time.sleep(generator.random() / 1000)
     except DisconnectedError:
         return
-    assert last == 19_999
+    except EndOfStreamError:
+        assert expected == 2000
 
 
-@pytest.mark.parametrize("when_slow", ["drop_oldest", "disconnect"])
-def test_a_receiver_whose_messages_are_overwritten_sees_whole_ones_in_order(when_slow, seed):
-    sender, receivers = shmring.broadcast_channel(3, 1 << 11, when_slow=when_slow)
-    pids = [in_child(lag, receiver, seed + i) for i, receiver in enumerate(receivers)]
+def test_receivers_that_are_disconnected_at_any_moment_see_whole_messages_in_order(seed):
     generator = random.Random(seed)
-    with sender:
-        for number in range(20_000):
-            try:
-                sender.send(number.to_bytes(8, "little") * generator.randint(1, 60))
-            except PeerLostError:
-                assert when_slow == "disconnect"
-                break
-    assert [status_of(pid) for pid in pids] == [0] * 3
+    for attempt in range(10):
+        sender, receivers = shmring.broadcast_channel(3, 1 << 11, slow_timeout=0)
+        pids = [in_child(lag, receiver, i == 1, seed + i + attempt) for i, receiver in enumerate(receivers)]
+        wait_for(lambda sender=sender: all(look.state == "here" for look in sender.receivers))
+        with sender:
+            for number in range(2000):
+                try:
+                    sender.send(number.to_bytes(8, "little") * generator.choice([1, 20, 60, 400]))
+                except PeerLostError:
+                    break
+        assert [status_of(pid) for pid in pids] == [0] * 3
 
 
 def test_a_sender_killed_at_any_moment_leaves_whole_messages_to_all(seed):
@@ -561,7 +676,9 @@ def test_a_sender_killed_at_any_moment_leaves_whole_messages_to_all(seed):
 
 
 @pytest.mark.parametrize("bad", [(0,), (-1,), (1.5,), (True,), (2000,), (2, 10), (2, 1 << 12, "explode")])
-@pytest.mark.parametrize(("make", "policy"), [(shmring.broadcast_channel, "when_slow"), (shmring.fan_in, "when_full")])
+@pytest.mark.parametrize(
+    ("make", "policy"), [(shmring.broadcast_channel, "slow_timeout"), (shmring.fan_in, "when_full")]
+)
 def test_bad_arguments_of_fan_in_and_broadcast_are_refused(make, policy, bad):
     with pytest.raises((TypeError, ValueError)):
         make(*bad[:2], **dict(zip([policy], bad[2:], strict=False)))
@@ -596,10 +713,11 @@ def test_shmring_info_lists_every_ring():
     broadcast.send(b"y")
     receivers[0].recv()
     found = [look for look in list_channels() if look.name not in before]
-    states = sorted((look.name[-6:], look.ring.producer.state, look.ring.consumer.state) for look in found)
+    looks = [(look.name.partition(", ")[2], look.ring) for look in found]
+    states = sorted((name, ring.producer.state, ring.consumer.state) for name, ring in looks)
     assert states == [
-        ("ring 0", "absent", "here"),
-        ("ring 0", "here", "here"),
-        ("ring 1", "here", "absent"),
-        ("ring 1", "here", "here"),
+        ("", "absent", "here"),
+        ("", "here", "here"),
+        ("receiver 0", "here", "here"),
+        ("receiver 1", "here", "absent"),
     ]

@@ -8,7 +8,7 @@ from support.children import in_child, status_of
 from support.harness import shared_names
 
 import shmring
-from shmring.memory import syscalls
+from shmring.core.memory import syscalls
 
 MAKERS = {
     "channel": shmring.channel,

@@ -1,5 +1,6 @@
 """`shmring.Latest`: the newest value, any number of writers and readers."""
 
+import copy
 import multiprocessing
 import os
 import pickle
@@ -16,10 +17,11 @@ from support.harness import eventually
 
 import shmring
 from shmring import ClosedError, SegmentError
-from shmring.memory.header import HEADER_NBYTES
+from shmring.core.memory.header import HEADER_NBYTES
 
 RECORD = np.dtype([("x", "f8"), ("y", "i4", 3)])
-LINE = 128  # bytes between fields that different processes write (_c/layout.h)
+SLOTS = 6
+LINE = 128  # bytes between fields that different processes write (core/c/layout.h)
 
 
 def until(check):
@@ -101,13 +103,17 @@ def test_records():
 
 
 def test_what_does_not_fit_or_is_none_is_refused_and_the_value_stays():
-    latest = shmring.Latest(100)
+    latest = shmring.Latest(100, allow_pickle=False)
     latest.write(b"kept")
     with pytest.raises(ValueError, match=r"2000 bytes.*at most 384.*capacity_nbytes"):
         latest.write(bytes(2000))
     for wrong in ("text", {"a": 1}, None, np.array([object()])):
-        with pytest.raises(TypeError):
+        with pytest.raises(ValueError, match="allow_pickle is False"):
             latest.write(wrong)
+    with pytest.raises(ValueError, match=r"at most 384"):
+        shmring.Latest(100).write(["x" * 400])
+    with pytest.raises(shmring.ObjectError):
+        shmring.Latest().write(lambda: None)
     assert latest.read_version() == (b"kept", 1)
 
 
@@ -289,8 +295,11 @@ def test_processes_find_a_value_by_its_name_and_the_last_removes_it():
         assert first.read() == b"back"
         with pytest.raises(SegmentError, match="has dtype=None, not float64"):
             shmring.Latest(name=name, dtype="f8")
-        with pytest.raises(TypeError, match="has a name"):
-            pickle.dumps(first)
+        with pytest.raises(SegmentError, match="open with capacity_nbytes=1024, not 9000"):
+            shmring.Latest(9000, name=name)
+        with pickle.loads(pickle.dumps(first)) as same:
+            assert same.read() == b"back"
+            assert same.capacity_nbytes == first.capacity_nbytes
         assert any(f"latest_{os.getpid()}" in file for file in os.listdir("/dev/shm"))
     assert not any(f"latest_{os.getpid()}" in file for file in os.listdir("/dev/shm"))
     with shmring.Latest(name=name) as again:
@@ -330,7 +339,8 @@ def slot_of(latest, version):
     """The words of a slot: version, word, nbytes."""
     room = latest.capacity_nbytes
     words = words_of(latest)
-    start = (len(words) * 8 - 4 * (LINE + room)) // 8 + version % 4 * (LINE + room) // 8
+    start = (len(words) * 8 - SLOTS * (LINE + room)) // 8 + (int(words[0]) & 7) * (LINE + room) // 8
+    assert words[0] >> 3 == version  # the newest
     return words[start : start + (LINE + room) // 8]
 
 
@@ -338,7 +348,7 @@ FORGED = {
     "longer than its slot": (2, 1 << 40),
     "one byte longer": (2, None),
     "of no kind": (1, 1 << 63),
-    "an object": (1, 4 << 32),
+    "an object whose header is longer than it": (1, 4 << 32),
     "a piece of a stream": (1, 5 << 32),
     "a stream": (1, 1 << 56 | 2 << 32),
     "an array of a dtype that does not exist": (1, 3 << 32 | 250 << 40 | 1 << 48),
@@ -363,7 +373,7 @@ def test_what_is_no_value_is_an_error(place):
 
 def test_a_newest_version_that_was_never_written_is_an_error():
     latest = shmring.Latest()
-    words_of(latest)[0] = 12345
+    words_of(latest)[0] = 12344
     with pytest.raises(SegmentError, match="corrupted"):
         latest.read()
 
@@ -376,14 +386,32 @@ def test_a_value_of_another_dtype_is_an_error():
         latest.read()
 
 
-@pytest.mark.parametrize(("param", "content"), [(3, 0), (3, 1 << 62), (3, 100), (2, 1)])
-def test_a_header_with_other_sizes_is_refused(param, content):
+def test_a_slot_that_does_not_exist_is_an_error():
+    latest = shmring.Latest()
+    words_of(latest)[0] = 1 << 3 | 7
+    for call in (latest.read, latest.lease):
+        with pytest.raises(SegmentError, match="corrupted"):
+            call()
+
+
+@pytest.mark.parametrize("room", [0, 100, 1 << 20, 1 << 61, (1 << 64) - 128])
+def test_slots_of_another_size_are_refused(room):
+    latest = shmring.Latest()
+    latest.write(b"x")
+    words_of(latest)[2] = room
+    with pytest.raises(SegmentError, match="corrupted"):
+        copy.copy(latest).read()
+    with pytest.raises(SegmentError, match="corrupted"):
+        copy.copy(latest).lease()
+
+
+def test_a_header_of_something_else_is_refused():
     latest = shmring.Latest()
     memory = latest.__reduce__()[1][0].memory
-    copy = memory.header._replace(params=(*memory.header.params[:param], content, *memory.header.params[param + 1 :]))
 
     class Forged:
-        header, mapping, nbytes = copy, memory.mapping, memory.nbytes
+        header = memory.header._replace(params=(*memory.header.params[:2], 1, 0))
+        mapping, nbytes = memory.mapping, memory.nbytes
 
     with pytest.raises(SegmentError, match="invalid sizes"):
         type(latest.__reduce__()[1][0])(Forged)

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -167,21 +168,6 @@ def test_an_object_that_may_not_go_in_pieces_is_lent_up_to_half_of_the_ring():
         receiver.release()
 
 
-def test_a_leased_object_is_not_overwritten():
-    sender, receiver = shmring.channel(1 << 19, when_full="drop_oldest")
-    for number in range(12):
-        sender.send_object(frame(number))
-    found = receiver.peek(0).object
-    first = found.number
-    for number in range(12, 30):
-        sender.send_object(frame(number))
-    assert_same(found, frame(first))
-    assert lies_in(receiver, found.image)
-    del found
-    receiver.release()
-    assert receiver.recv(0).number > first
-
-
 class Unreadable:
     def __init__(self):
         self.content = np.arange(9999)
@@ -262,3 +248,83 @@ def test_a_sender_notices_a_receiver_that_was_killed_with_a_lease():
     with pytest.raises(PeerLostError):
         while True:
             sender.send_object(frame(1))
+
+
+class Made:
+    """Pickles as a call."""
+
+    def __init__(self, call, *args):
+        self.made = call, args
+
+    def __reduce__(self):
+        return self.made
+
+
+def fail_in_a_circle(attribute):
+    first, second = ValueError("first"), ValueError("second")
+    setattr(first, attribute, second)
+    setattr(second, attribute, first)
+    raise first
+
+
+@pytest.mark.parametrize("attribute", ["__cause__", "__context__"])
+def test_an_error_with_a_circle_in_its_causes_is_raised(attribute):
+    sender, receiver = shmring.channel()
+    sender.send_object(Made(fail_in_a_circle, attribute))
+    with pytest.raises(ObjectError, match="first"):
+        receiver.peek(60 * PATIENCE).object  # noqa: B018
+    receiver.release()
+
+
+def numbers_and_an_error():
+    yield 1
+    try:
+        raise ValueError("of a generator")
+    except ValueError as error:
+        yield error
+    yield "alive"
+
+
+suspended: list = []
+
+
+def fail_by_generator():
+    generator = numbers_and_an_error()
+    suspended.append(generator)
+    next(generator)
+    raise next(generator)
+
+
+def test_generators_in_the_traceback_of_an_error_go_on():
+    sender, receiver = shmring.channel()
+    sender.send_object(Made(fail_by_generator))
+    with pytest.raises(ObjectError, match="of a generator"):
+        receiver.peek(60 * PATIENCE).object  # noqa: B018
+    receiver.release()
+    assert next(suspended.pop()) == "alive"
+
+
+def fail_with(x, deep):
+    """Raise an error whose frames, at every place in its causes, have a view of an array."""
+    kept = x[1:]  # noqa: F841
+    try:
+        try:
+            raise ValueError("deepest")
+        except ValueError as error:
+            raise KeyError("cause") from error
+    except KeyError as error:
+        if deep:
+            raise ExceptionGroup("several", [error, ValueError(2)]) from None  # noqa: F821
+        raise
+
+
+@pytest.mark.parametrize(
+    "deep", [False, pytest.param(True, marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="3.11"))]
+)
+def test_an_error_keeps_no_view_of_the_message(deep):
+    sender, receiver = shmring.channel()
+    sender.send_object(Made(fail_with, np.arange(5000.0), deep))
+    with pytest.raises(ObjectError) as caught:
+        receiver.peek(60 * PATIENCE).object  # noqa: B018
+    receiver.release()  # BufferError if there were one
+    assert caught.value.__cause__ is not None

@@ -18,7 +18,7 @@ from support.threads import beside
 
 import shmring
 from shmring import ClosedError, ObjectError
-from shmring.ring.inspect import look
+from shmring.core.ring.inspect import look
 
 
 def test_items_come_out_as_they_went_in():

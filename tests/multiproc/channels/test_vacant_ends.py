@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import queue
 import threading
 from multiprocessing import get_context
@@ -9,10 +10,12 @@ from multiprocessing import get_context
 import pytest
 from support.children import in_child, status_of
 from support.harness import eventually, open_files
+from support.programs import run_python
+from support.threads import at_once
 
 import shmring
 from shmring import EndOfStreamError, PeerLostError
-from shmring.ring.inspect import look
+from shmring.core.ring.inspect import look
 
 METHODS = ["fork", "spawn", "forkserver"]
 # multiprocessing keeps its fork server, and a thread that hands over descriptors
@@ -96,6 +99,34 @@ def test_a_wait_ends_when_the_process_dies_before_it_has_unpickled_the_end(metho
     assert receiver.peer == "lost"
     assert sender.peer == "here"  # it was passed on, but this process may still take it
     process.join()
+
+
+@pytest.mark.leaks
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("kind", ["receiver", "sender", "record receiver"])
+def test_an_end_comes_back_from_a_process_that_was_not_started(kind, method):
+    end, given, call = made(kind)
+    for _ in range(2):
+        with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+            started(method, die, *given, lambda: "does not pickle")
+        assert end.peer == "absent"
+        if hasattr(end, "poll"):
+            assert not end.poll()
+            assert not end.poll(0.05)
+    process = started(method, die, *given)
+    with pytest.raises(PeerLostError, match=r"none can|closed or dead"):
+        call()
+    process.join()
+
+
+@pytest.mark.leaks
+def test_an_end_that_came_back_is_used_here():
+    sender, receiver = shmring.channel()
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+        started("spawn", die, sender, lambda: "does not pickle")
+    assert not receiver.poll()
+    sender.send(b"from here")
+    assert receiver.recv() == b"from here"
 
 
 def send_at_last(event, sender):
@@ -229,3 +260,108 @@ def test_files_of_ends_that_are_gone_are_closed():
         os.waitpid(in_child(die), 0)
     del _sender, _receiver
     assert open_files().keys() <= before  # the collector may have closed what earlier tests have left
+
+
+SENT_BY_ANOTHER_THREAD = """
+import _thread, ctypes, os, threading, time
+import shmring
+
+sender, receiver = shmring.channel()
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+
+def send(_=None):
+    time.sleep(0.2)
+    sender.send(b"x")
+
+def start_thread_of_c():
+    # The thread has no state of Python's until it calls this function, and `threading` never learns of it.
+    kept.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(send))
+    thread = ctypes.c_ulong()
+    assert ctypes.CDLL(None).pthread_create(ctypes.byref(thread), None, kept[0], None) == 0
+
+kept = []
+{start}
+assert threading.active_count() == 1
+print(receiver.recv())
+"""
+
+
+@pytest.mark.parametrize("start", ["start_thread_of_c()", "_thread.start_new_thread(send, ())"])
+def test_a_thread_that_is_not_known_to_the_threading_module_is_waited_for(start):
+    assert run_python("-c", SENT_BY_ANOTHER_THREAD.format(start=start)) == "b'x'\n"
+
+
+ALONE = """
+import os
+import shmring
+
+sender, receiver = shmring.channel()
+_, watched = shmring.channel()
+watched.fileno()
+assert watched.try_recv() is None  # starts the waiter thread; the keeper is there, too
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+assert len(os.listdir("/proc/self/task")) > 2
+try:
+    receiver.recv()
+except shmring.PeerLostError as error:
+    print(error)
+"""
+
+
+def test_threads_of_shmring_do_not_count():
+    assert "none can" in run_python("-c", ALONE)
+
+
+def test_threads_make_and_drop_channels_at_once():
+    def make_and_drop():
+        for _ in range(200):
+            sender, receiver = shmring.channel(64)
+            sender.send(b"x")
+            assert receiver.recv() == b"x"
+
+    at_once(*[make_and_drop] * 4)
+    assert status_of(in_child(make_and_drop)) == 0  # a fork goes through the list of those that are left
+
+
+def close(end):
+    end.close()
+
+
+@all_of(by_every_method)
+def test_the_memory_goes_with_ends_that_were_passed_on(method):
+    gone = []
+    for _ in range(2):
+        ends = shmring.channel(1 << 20)
+        memory = os.fstat(ends[0].channel.memory.descriptor)
+        processes = [started(method, close, end) for end in ends]
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+        for end in ends:
+            end.close()
+        del ends, end
+        gc.collect()
+        gone.append(memory)
+        open_now = [os.stat(f"/proc/self/fd/{number}") for number in open_files()]
+        assert not [one for one in open_now for old in gone if os.path.samestat(one, old)]
+
+
+@all_of(by_every_method)
+def test_closed_ends_keep_no_descriptor_for_processes_that_have_started(method):
+    ends = shmring.channel(1 << 20)
+    memory = os.fstat(ends[0].channel.memory.descriptor)
+
+    def descriptors():
+        return sum(os.path.samestat(os.stat(f"/proc/self/fd/{number}"), memory) for number in open_files())
+
+    processes = [started(method, close, end) for end in ends]
+    for process, end in zip(processes, ends, strict=True):
+        process.join()
+        end.close()
+    assert descriptors() <= 2  # of the memory itself, and of the locks of this process

@@ -23,12 +23,12 @@ from support.threads import beside
 import shmring
 from shmring import EndOfStreamError, PeerLostError
 from shmring.channels.word_sleep import can_sleep_on_words
-from shmring.ring.inspect import look
+from shmring.core.ring.inspect import look
 
 needs_words = pytest.mark.skipif(not can_sleep_on_words([]), reason="needs futex_waitv")
 
 MOST = 128  # words of one sleep
-WAITS_UNTIL_LONG_TICKS = 8  # of a receiver that sleeps at once, by its longest ticks (_c/backoff.h)
+WAITS_UNTIL_LONG_TICKS = 8  # of a receiver that sleeps at once, by its longest ticks (core/c/backoff.h)
 
 
 def channels(count):
@@ -109,7 +109,7 @@ def records():
 
 
 def lossy():
-    sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
+    sender, receiver = shmring.channel(1 << 10, when_full="drop_newest")
     return lambda x: [sender.send(x * 400) for _ in range(9)], receiver
 
 
@@ -217,7 +217,7 @@ def test_a_sender_that_no_process_can_take_any_more_is_noticed():
 
 def test_a_receiver_that_its_sender_has_disconnected_is_ready():
     (_idle,), others = channels(1)
-    sender, (kept, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="disconnect")
+    sender, (kept, slow) = shmring.broadcast_channel(2, 1 << 10, slow_timeout=0.01)
     for _ in range(9):
         sender.send(b"x" * 400)
         kept.recv()
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_ends_as_they_were(count):
         receivers = [receiver for _, receiver in made]
         with pytest.raises(KeyboardInterrupt):
             shmring.wait(receivers)
-        assert not any(map(is_asleep, receivers)) or count > MOST  # there the threads behind the descriptors sleep
+        assert not any(map(is_asleep, receivers)) or count > MOST  # there the waiter thread sleeps
         made[1][0].send(b"x")
         assert shmring.wait(receivers) == [receivers[1]]
         assert receivers[1].recv() == b"x"
@@ -305,7 +305,8 @@ def test_an_open_lease_is_refused_as_by_every_call():
 
 
 @pytest.mark.parametrize("asks", [slice(1), slice(None)])
-def test_a_descriptor_that_an_event_loop_has_is_right_after_a_wait(asks):
+def test_a_descriptor_that_an_event_loop_has_is_right_after_a_wait(asks, monkeypatch):
+    monkeypatch.setenv("SHMRING_TICK_MS", "60000")
     senders, receivers = channels(3)
     poller = select.poll()
     for receiver in receivers[asks]:
@@ -360,7 +361,7 @@ def test_without_the_system_call_the_wait_is_by_descriptors(error):
         if not refuse_futex_waitv(error):
             os._exit(77)
         assert shmring.wait(receivers, 0.001) == []
-        assert len(in_place()[0]) == len(threads) + 4
+        assert len(in_place()[0]) == len(threads) + 1
         assert len(in_place()[1]) == len(descriptors) + 4
         os.write(ready, b"x")
         assert shmring.wait(receivers) == [receivers[2]]

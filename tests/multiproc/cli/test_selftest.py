@@ -13,10 +13,10 @@ from support.namespaces import needs_mount
 from support.programs import run_program, run_python
 
 from shmring import leftovers, selftest, sweep
-from shmring.memory import segment
-from shmring.memory.header import ARRAY
-from shmring.memory.names import SHM_DIRECTORY
-from shmring.memory.spelling import segment_name
+from shmring.core.memory import segment
+from shmring.core.memory.header import ARRAY
+from shmring.core.memory.names import SHM_DIRECTORY
+from shmring.core.memory.spelling import segment_name
 from shmring.selftest import checks, ranks
 
 
@@ -37,7 +37,7 @@ def test_too_little_shared_memory_fails_with_its_remedy():
     assert not by_name["ranks"]["passed"]
     assert "OutOfSharedMemoryError" in by_name["ranks"]["text"]
     assert "--shm-size" in by_name["ranks"]["remedy"]
-    assert by_name["kernels"]["passed"]
+    assert by_name["machine"]["passed"]
 
 
 def test_a_check_that_fails_does_not_end_the_others(monkeypatch):

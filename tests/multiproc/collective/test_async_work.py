@@ -20,7 +20,7 @@ from support.threads import at_once
 
 import shmring
 from shmring import Work
-from shmring.collective.progress_thread import progress_of
+from shmring.collectives.calls.progress_thread import TICK_S, await_release, progress_of
 from shmring.errors import AbortedError, ClosedError, MismatchError
 
 
@@ -392,9 +392,9 @@ def look():
 atexit.register(look)       # before shmring's own, hence run after them
 import numpy as np
 import shmring
-import shmring.collective.progress_thread
+import shmring.collectives.calls.progress_thread
 
-shmring.collective.progress_thread.LAST_CALLBACK_S = 60  # its end is never waited for, on any machine
+shmring.collectives.calls.progress_thread.LAST_CALLBACK_S = 60  # its end is never waited for, on any machine
 for turn in range(int(sys.argv[2])):
     if (pid := os.fork()) == 0:
         sys.setswitchinterval(1e-6)
@@ -470,3 +470,27 @@ def test_work_can_be_done_by_the_thread_that_waits_for_it(comm):
     works[0].hasten()  # nothing to be done
     assert [one.tolist() for one in seen] == [[comm.size]]
     assert all((one == sum(r + k for r in range(comm.size))).all() for k, one in enumerate(results))
+
+
+class LockOfAnotherThread:
+    """Is released during the third sleep. A sleep without an end would miss a signal that came just before it."""
+
+    def __init__(self):
+        self.sleeps_s = []
+
+    def acquire(self, timeout):
+        assert 0 <= timeout < 1
+        self.sleeps_s.append(timeout)
+        return len(self.sleeps_s) == 3
+
+
+def test_a_thread_that_waits_for_work_sleeps_in_ticks_so_that_no_signal_is_missed():
+    lock = LockOfAnotherThread()
+    assert await_release(lock, -1)
+    assert lock.sleeps_s == [TICK_S] * 3
+    held = threading.Lock()
+    held.acquire()
+    assert not await_release(held, 0)
+    assert not await_release(held, 1)
+    held.release()
+    assert await_release(held, 0)

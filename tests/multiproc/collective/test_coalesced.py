@@ -35,23 +35,12 @@ def test_many_arrays_get_the_bits_of_separate_calls(comm, seed):
         work = comm.all_reduce_many(tuple(copies(xs)), op=op, async_op=True)
         assert all(map(same_bits, work.wait(), expected))
 
-        root = trial % comm.size
-        expected = [comm.broadcast(x, root=root) for x in copies(xs)]
-        together = copies(xs)
-        comm.broadcast_many(together, root=root)
-        assert all(map(same_bits, together, expected)), layout
-        if comm.rank == root:
-            assert all(map(same_bits, together, xs))
-
 
 @on_ranks(2, 3)
 def test_small_arrays_fill_as_many_bundles_as_they_need(comm):
     xs = [np.full(1000, i + comm.rank, np.int32) for i in range(700)]       # 2.8 MB: three bundles
     comm.all_reduce_many(xs, op="max")
     assert all((x == i + comm.size - 1).all() for i, x in enumerate(xs))
-    ys = [np.full(1000, i if comm.rank == 0 else -1, np.int16) for i in range(1200)]
-    comm.broadcast_many(ys)
-    assert all((y == i).all() for i, y in enumerate(ys))
 
 
 @on_ranks(2, init={"eager_nbytes": 4096})
@@ -79,8 +68,7 @@ def test_arrays_of_any_layout_may_be_in_the_list(comm):
     assert (xs[1] == comm.size).all()
     assert xs[2] == 1.5 * comm.size
     assert xs[3] == b"\1\2"
-    assert comm.all_reduce_many([]) == []
-    assert comm.broadcast_many(()) == []
+    assert comm.all_reduce_many(()) == []
 
 
 @on_ranks(1, 2)
@@ -94,8 +82,7 @@ def test_bad_lists_raise_before_anything_is_sent(comm):
         (ValueError, lambda: comm.all_reduce_many([x, np.ones(2), x])),
         (ValueError, lambda: comm.all_reduce_many([x[5:], np.ones(2), x[:6]])),
         (ValueError, lambda: comm.all_reduce_many([x, x[3:3], x[4:]])),
-        (ValueError, lambda: comm.broadcast_many([x], root=comm.size)),
-        (ValueError, lambda: comm.broadcast_many([x], timeout=-1)),
+        (ValueError, lambda: comm.all_reduce_many([x], timeout=-1)),
     ]
     for error, call in cases:
         if comm.rank == 0:
@@ -105,7 +92,6 @@ def test_bad_lists_raise_before_anything_is_sent(comm):
     assert x.tolist() == [comm.size] * 10
 
 
-@pytest.mark.parametrize("name", ["all_reduce_many", "broadcast_many"])
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
@@ -118,8 +104,8 @@ def test_bad_lists_raise_before_anything_is_sent(comm):
     ],
 )
 @on_ranks(2)
-def test_ranks_whose_lists_differ_get_an_error(comm, mine, theirs, name):
+def test_ranks_whose_lists_differ_get_an_error(comm, mine, theirs):
     xs = [np.ones(count, dtype) for dtype, count in (theirs if comm.rank else mine)]
-    with pytest.raises(MismatchError, match=rf"{name}\((.|\n)*layout"):
-        getattr(comm, name)(xs)
+    with pytest.raises(MismatchError, match=r"all_reduce_many\((.|\n)*layout"):
+        comm.all_reduce_many(xs)
         comm.barrier()

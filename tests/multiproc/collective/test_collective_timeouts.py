@@ -4,14 +4,17 @@ None, infinite and huge ones are no limit; NaN, negative ones and what is no num
 """
 
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
+from support.calls import arguments_of
 from support.on_ranks import on_ranks
 
 import shmring
 from shmring import Communicator
-from shmring.p2p.requests import Request
+from shmring.collectives.p2p.requests import Request
+from shmring.collectives.plan.kinds import COLLECTIVES
 
 
 def ones():
@@ -37,21 +40,14 @@ def received_object(comm, t):
             comm.recv_object(0, 6)
 
 
+def collective(name, comm, t):
+    args, keywords = arguments_of(name, 1)
+    return getattr(comm, name)(*args, **keywords, timeout=t)
+
+
 # By name of the method: a call that needs no other rank.
 CALLS = {
-    "all_reduce": lambda comm, t: comm.all_reduce(ones(), timeout=t),
-    "reduce": lambda comm, t: comm.reduce(ones(), timeout=t),
-    "reduce_scatter": lambda comm, t: comm.reduce_scatter(ones().reshape(1, 4), timeout=t),
-    "scan": lambda comm, t: comm.scan(ones(), timeout=t),
-    "exscan": lambda comm, t: comm.exscan(ones(), timeout=t),
-    "broadcast": lambda comm, t: comm.broadcast(ones(), timeout=t),
-    "all_gather": lambda comm, t: comm.all_gather(ones(), timeout=t),
-    "gather": lambda comm, t: comm.gather(ones(), counts=[4], timeout=t),
-    "scatter": lambda comm, t: comm.scatter(ones().reshape(1, 4), timeout=t),
-    "all_to_all": lambda comm, t: comm.all_to_all(ones(), counts=[4], timeout=t),
-    "barrier": lambda comm, t: comm.barrier(timeout=t),
-    "all_reduce_many": lambda comm, t: comm.all_reduce_many([ones()], timeout=t),
-    "broadcast_many": lambda comm, t: comm.broadcast_many([ones()], timeout=t),
+    **{name: partial(collective, name) for name in COLLECTIVES},
     "broadcast_object": lambda comm, t: comm.broadcast_object(1, timeout=t),
     "reduce_object": lambda comm, t: comm.reduce_object(1, timeout=t),
     "all_reduce_object": lambda comm, t: comm.all_reduce_object(1, timeout=t),
@@ -71,6 +67,8 @@ CALLS = {
     "shrink": lambda comm, t: comm.shrink(rendezvous_timeout=t).close(),
 }
 OTHERS = {
+    "gather, counts": lambda comm, t: comm.gather(ones(), counts=[4], timeout=t),
+    "all_to_all, counts": lambda comm, t: comm.all_to_all(ones(), counts=[4], timeout=t),
     "plan": lambda comm, t: comm.plan("all_reduce", ones(), timeout=t)(),
     "async": lambda comm, t: comm.all_reduce(ones(), timeout=t, async_op=True).wait(),
     "work.wait": lambda comm, t: comm.barrier(async_op=True).wait(t),

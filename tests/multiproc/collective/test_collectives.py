@@ -78,7 +78,6 @@ def test_bad_arguments_raise_before_anything_is_sent(comm):
         lambda: comm.reduce_scatter(blocks),
         lambda: comm.reduce_scatter(blocks, counts=[1] * comm.size),
         lambda: comm.broadcast(masked),
-        lambda: comm.broadcast_many([masked]),
         lambda: comm.all_gather(masked),
         lambda: comm.all_gather(x, blocks),
         lambda: comm.gather(masked),

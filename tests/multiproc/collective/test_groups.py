@@ -13,14 +13,14 @@ from support.harness import RANKS, report, run_ranks, start_ranks
 from support.on_ranks import on_ranks
 from support.threads import at_once
 
-from shmring.collective import groups
+from shmring.collectives.calls import groups
+from shmring.core.memory.sweep import leftovers
 from shmring.errors import (
     ClosedError,
     PeerLostError,
     RendezvousError,
     RendezvousTimeoutError,
 )
-from shmring.memory.sweep import leftovers
 
 GROUPS = [2, 3, 4]
 SMALL = {"slot_nbytes": 4096, "nslots": 4}

@@ -1,11 +1,11 @@
 """Hierarchical plans carried out: right, and used, on domains that a topology forces."""
 
-import json
 import re
 import time
 
 import pytest
 from support.drivers import run_cases
+from support.forced_topology import run_ranks_on
 from support.harness import run_ranks
 from support.inputs import NUMPY_DTYPES, values
 from support.oracle import draw
@@ -20,14 +20,12 @@ LEVELS = {
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
-def forced(tmp_path, nodes):
-    """A file with a topology of these NUMA nodes, two packages if they are many."""
+def machine_of(nodes):
+    """A machine of these NUMA nodes, two packages if they are many."""
     packages = ["0-3", "4-7"] if len(nodes) > 2 else nodes
     facts = {"processors": "0-7", "packages": packages, "last_level_groups": nodes}
     facts["nodes"] = [{"number": k, "processors": node} for k, node in enumerate(nodes)]
-    path = tmp_path / "topology.json"
-    path.write_text(json.dumps(facts))
-    return {"SHMRING_TOPOLOGY": str(path)}
+    return facts
 
 
 def is_large(case):
@@ -37,7 +35,7 @@ def is_large(case):
 
 def cases(seed):
     """Calls of the kinds that have hierarchical plans."""
-    return [case for kind in KINDS for case in draw(10, seed, is_large, kind=kind)]
+    return [case for kind in KINDS for case in draw(40, seed, is_large, kind=kind)[:10]]
 
 
 def calls(comm, some):
@@ -50,9 +48,9 @@ def calls(comm, some):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "name"), [(4, "two nodes"), (8, "uneven"), (8, "four nodes in two packages")])
-def test_hierarchical_plans_are_right_and_used(tmp_path, size, name, threads, seed):
-    env = forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"}
-    for made in run_ranks(size, calls, cases(seed), env=env, init={"threads": threads, "split_nbytes": 0}):
+def test_hierarchical_plans_are_right_and_used(size, name, threads, seed):
+    init = {"threads": threads, "split_nbytes": 0, "hierarchical_nbytes": 0}
+    for made in run_ranks_on(machine_of(LEVELS[name]), size, calls, cases(seed), init=init):
         assert made == {(kind, threads, "hierarchical") for kind in KINDS}
 
 
@@ -74,9 +72,9 @@ def limit_in(text):
     return int(re.search(r"hierarchical: .* domains: above (\d+) bytes", text)[1])
 
 
-def test_what_is_nested_and_why_is_explained(tmp_path):
-    env = forced(tmp_path, LEVELS["two nodes"])
-    for text, wider, other, domains in run_ranks(4, explained, env=env | {"SHMRING_HIERARCHICAL_NBYTES": "0"}):
+def test_what_is_nested_and_why_is_explained():
+    machine = machine_of(LEVELS["two nodes"])
+    for text, wider, other, domains in run_ranks_on(machine, 4, explained, init={"hierarchical_nbytes": 0}):
         assert domains == ((0, 0, 1, 1),)
         assert text.startswith("all_reduce of 1048576 bytes among 4 ranks: hierarchical\n")
         assert "  hierarchical: taken, 2 domains: " in text
@@ -101,8 +99,8 @@ def come_late(comm):
     return times
 
 
-def test_no_rank_leaves_a_barrier_before_the_last_has_come(tmp_path):
-    found = run_ranks(6, come_late, env=forced(tmp_path, LEVELS["two nodes"]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"})
+def test_no_rank_leaves_a_barrier_before_the_last_has_come():
+    found = run_ranks_on(machine_of(LEVELS["two nodes"]), 6, come_late, init={"hierarchical_nbytes": 0})
     for k in range(20):
         assert max(times[k][0] for times in found) <= min(times[k][1] for times in found)
 

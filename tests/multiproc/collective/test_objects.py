@@ -11,7 +11,7 @@ from support.on_ranks import on_ranks
 from support.threads import at_once
 
 from shmring import Communicator
-from shmring.collective.object_transfer import OBJECT_HEADER_NBYTES, PIECE_NBYTES, _rounded
+from shmring.collectives.calls.object_transfer import OBJECT_HEADER_NBYTES, PIECE_NBYTES, _rounded
 from shmring.errors import AbortedError, MismatchError, ObjectError
 
 GROUPS = [2, 3, 4]

@@ -5,9 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
+from support.calls import arguments_of
 from support.harness import run_ranks
 from support.on_ranks import on_ranks
 
+from shmring.collectives.plan.kinds import COLLECTIVES
 from shmring.errors import ClosedError, MismatchError
 
 REPEATS = 20      # more than there are slots
@@ -17,23 +19,11 @@ REPEATS = 20      # more than there are slots
 def test_plans_have_the_names_of_their_calls_and_are_used_again_and_again(comm):
     """What has no array, or lists of arrays; and the names of all plans."""
     size, rank = comm.size, comm.rank
-    x, blocks = np.zeros(300), np.zeros((size, 300))
     root = size - 1
-    arguments = {
-        "all_reduce": ((x,), {"op": "max"}),
-        "reduce": ((x,), {"root": root}),
-        "reduce_scatter": ((blocks,), {}),
-        "scan": ((x,), {}),
-        "exscan": ((x,), {"op": "min"}),
-        "broadcast": ((x,), {"root": root}),
-        "all_gather": ((x,), {"counts": [300] * size}),
-        "gather": ((x,), {"root": root}),
-        "scatter": ((blocks if rank == root else None, x), {"root": root}),
-        "all_to_all": ((blocks,), {}),
-        "barrier": ((), {}),
-        "all_reduce_many": (([x, blocks],), {"op": "max"}),
-        "broadcast_many": (([x, blocks],), {"root": root}),
-    }
+    arguments = {name: arguments_of(name, size, rank, root, 300) for name in COLLECTIVES}
+    arguments["all_gather"][1]["counts"] = [300] * size
+    arguments["all_reduce_many"][1]["op"] = "max"
+    ((x, blocks),) = arguments["all_reduce_many"][0]
     plans = {name: comm.plan(name, *args, **kwargs) for name, (args, kwargs) in arguments.items()}
     for name, plan in plans.items():
         assert name in plan.describe().splitlines()[0]
@@ -43,11 +33,7 @@ def test_plans_have_the_names_of_their_calls_and_are_used_again_and_again(comm):
     for i in range(REPEATS):
         assert plans["barrier"]() is None
         x[:], blocks[:] = rank + i, rank * i
-        plans["all_reduce_many"]()
-        assert (x == root + i).all()
-        assert (blocks == root * i).all()
-        x[:], blocks[:] = rank + i, rank * i
-        found = plans["broadcast_many"].start().wait()
+        found = plans["all_reduce_many"].start().wait()
         assert [type(found), len(found)] == [list, 2]
         assert (x == root + i).all()
         assert (blocks == root * i).all()
@@ -88,6 +74,23 @@ def allocate_once(comm):
 def test_a_plan_keeps_its_arrays_and_makes_new_outputs_once():
     expected = float(np.hypot(1.0, 2.0))
     assert run_ranks(2, allocate_once) == [[expected] * 4] * 2
+
+
+@on_ranks(2, 3)
+def test_a_plan_with_counts_returns_one_output_while_the_ranks_send_it_as_many_rows(comm):
+    me, size = comm.rank, comm.size
+    x = np.zeros((size * (me + 1), 2))
+    plan = comm.plan("all_to_all", x, counts=[me + 1] * size)
+    x[:] = me
+    out = plan()
+    x[:] = me + 10
+    assert plan() is out
+    assert plan.start().wait() is out
+    assert out[:, 0].tolist() == [rank + 10 for rank in range(size) for _ in range(rank + 1)]
+    # The others send other numbers of rows for once.
+    other = plan() if me == 0 else comm.all_to_all(x[:size], counts=[1] * size)
+    assert other[:, 1].tolist() == [rank + 10 for rank in range(size)]
+    assert plan().shape == out.shape
 
 
 @on_ranks(1, 2)

@@ -18,8 +18,8 @@ from support.rank_threads import run_rank_threads, threads_as_ranks
 from support.threads import at_once
 
 import shmring
+from shmring.collectives.shared import zero_copy
 from shmring.errors import BrokenError, CollectiveTimeoutError
-from shmring.shared import zero_copy
 
 LARGE = 24 << 20  # elements: copying them takes longer than a rank waits for it here
 

@@ -22,9 +22,10 @@ from support.inputs import same_bits, values
 from support.limits import limited
 from support.on_ranks import on_ranks
 from support.oracle import reduce_model
+from support.placement_rows import placement
 
+from shmring.collectives.shared.share import LEAST_NBYTES, Shared
 from shmring.errors import MismatchError, OutOfSharedMemoryError, SegmentError
-from shmring.shared.share import LEAST_NBYTES, Shared
 
 PAGE = mmap.PAGESIZE
 GROUPS = [n for n in RANKS if n > 1]
@@ -148,7 +149,7 @@ def test_several_arrays_are_shared_in_one_call(comm):
         assert shared.nbytes == comm.stats()["shared_nbytes"]
         assert shared.arrays[1] is xs[1]
         assert [is_shared(x) for x in xs] == [True, False, True, False, True]
-        assert len([row for row in comm.placement() if row.kind == "array"]) == 3 * comm.size
+        assert len([row for row in placement(comm) if row.kind == "array"]) == 3 * comm.size
         for x in xs:
             comm.all_reduce(x)
             assert same_bits(x, summed(comm, x.size))

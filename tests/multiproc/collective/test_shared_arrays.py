@@ -19,11 +19,11 @@ from support.oracle import reduce_model
 from support.segments import standing
 from support.waits import until_ended
 
+from shmring.collectives.plan.limits import LINE
+from shmring.collectives.shared import share
+from shmring.core.memory import spelling, syscalls
+from shmring.core.memory.sweep import leftovers
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
-from shmring.memory import spelling, syscalls
-from shmring.memory.sweep import leftovers
-from shmring.plan.limits import LINE
-from shmring.shared import share
 
 GROUPS = [n for n in RANKS if n > 1]
 
@@ -445,7 +445,7 @@ def test_torch_sees_shared_arrays_without_a_copy():
 
 
 def attach_when_one_has_sent_its_outcome_and_died(comm):
-    from shmring.shared import shared_arrays as sharedarrays
+    from shmring.collectives.shared import shared_arrays as sharedarrays
 
     if comm.rank == 1:
         attach_others = sharedarrays._attach_others

@@ -11,7 +11,7 @@ from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 from support.waits import waiting_ranks
 
-from shmring.kernel.reduce import STORES
+from shmring.core.kernel.reduce import STORES
 
 COUNT = 40_009
 SETTINGS = {"nslots": 4, "slot_nbytes": 8192}  # many rounds a call, so that trials have few calls

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from support.calls import arguments_of
 from support.harness import PATIENCE, run_ranks
 from support.interrupts import Interrupts
 from support.on_ranks import on_ranks
@@ -18,21 +19,21 @@ from support.programs import run_program, run_python
 from support.threads import beside
 
 import shmring
-from shmring.collective.mpi_names import HINTS
+from shmring.collectives.calls.mpi_names import HINTS
+from shmring.collectives.engine.engine import Engine
+from shmring.collectives.plan.kinds import COLLECTIVES
 from shmring.communicator import Communicator
-from shmring.engine.engine import Engine
 from shmring.errors import AbortedError, BrokenError, ClosedError, MismatchError
 
 X = np.ones(4)
 BLOCKS = np.ones((2, 4))
 # The arguments of each method; those that are not listed have none.
 ARGUMENTS = {
-    "abort": ("enough",), "all_gather": (X,), "all_gather_object": (1,), "all_gather_into": (X, BLOCKS),
-    "all_reduce": (X,), "all_reduce_many": ([X],), "all_to_all": (BLOCKS,), "all_to_all_object": ([1, 2],),
-    "array": (X,), "broadcast": (X,), "broadcast_many": ([X],), "broadcast_object": (1,), "empty": (5,),
-    "exscan": (X,), "explain": ("all_reduce", 1000), "gather": (X,), "gather_object": (1,), "iprobe": (),
+    **{name: arguments_of(name, 2)[0] for name in COLLECTIVES},
+    "abort": ("enough",), "all_gather_object": (1,), "all_gather_into": (X, BLOCKS), "all_to_all_object": ([1, 2],),
+    "array": (X,), "broadcast_object": (1,), "empty": (5,),
+    "explain": ("all_reduce", 1000), "gather_object": (1,), "iprobe": (),
     "irecv": (X, 1), "isend": (X, 1), "plan": ("all_reduce", X), "probe": (), "recv": (X, 1), "recv_object": (1,),
-    "reduce": (X,), "reduce_scatter": (BLOCKS,), "scan": (X,), "scatter": (BLOCKS, np.ones(4)),
     "scatter_object": ([1, 2],), "send": (X, 1), "send_object": (1, 1), "sendrecv": (X, 1, np.ones(4), 1),
     "shared_result": (5,), "shared_view": (X, 0), "split": (0,), "subgroup": ([0, 1],),
     "trace": ("/dev/null/none",), "zeros": (5,), "reduce_object": (1,), "all_reduce_object": (1,),
@@ -98,7 +99,7 @@ def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
 
 @pytest.mark.parametrize(
     "what",
-    ["abort", "subgroup", "dup", "empty", "placement", "is_broken", "gone_ranks", "close", "receive", "barrier",
+    ["abort", "subgroup", "dup", "empty", "is_broken", "gone_ranks", "close", "receive", "barrier",
      "looks"],
 )
 @on_ranks(2)
@@ -109,7 +110,6 @@ def test_close_in_one_thread_while_others_call(comm, what):
         "subgroup": lambda group: group.subgroup([1 - group.rank, group.rank], rendezvous_timeout=5),
         "dup": lambda group: group.dup(rendezvous_timeout=5),
         "empty": lambda group: group.empty(100),
-        "placement": lambda group: group.placement(),
         "is_broken": lambda group: group.is_broken,
         "gone_ranks": lambda group: group.engine.gone_ranks(),
         "close": lambda group: group.close(),

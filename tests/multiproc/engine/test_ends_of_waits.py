@@ -116,9 +116,9 @@ def act_when_rank_zero_waits(comm, wait, end, flags):
     ENDS[end][0](comm)
 
 
-def a_name_stands():
+def a_name_stands(part=""):
     """A rank has made its segment for a rendezvous, in which it waits."""
-    assert shared_names()
+    assert any(part in name for name in shared_names())
 
 
 def wait_and_act(comm, wait, end):
@@ -179,7 +179,7 @@ def go_on(comm, wait):
     assert (comm.all_reduce(np.ones(LARGE)) == 2).all()
 
 
-@pytest.mark.sample(120)
+@pytest.mark.sample(80)
 @pytest.mark.parametrize("spin_us", [-1, 1e9], ids=["sleeps", "spins"])
 @pytest.mark.parametrize(("wait", "end"), [(wait, end) for wait in WAITS for end in ENDS if is_meant(wait, end)])
 def test_everything_that_ends_a_wait_ends_every_kind_of_wait(wait, end, spin_us):
@@ -202,7 +202,8 @@ def meet_in_vain(rank, session):
 
 
 def test_ctrl_c_ends_a_rendezvous_and_leaves_nothing():
-    gang = start_processes(1, meet_in_vain, f"vain{os.getpid()}")
-    eventually(a_name_stands)
+    session = f"vain{os.getpid()}"
+    gang = start_processes(1, meet_in_vain, session)
+    eventually(lambda: a_name_stands(session))
     gang.signal(0, signal.SIGINT)
     gang.results()

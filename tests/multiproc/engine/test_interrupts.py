@@ -17,7 +17,7 @@ from support.on_ranks import on_processes, on_ranks
 from support.threads import at_once
 
 import shmring
-from shmring.collective.progress_thread import ProgressThread, progress_of
+from shmring.collectives.calls.progress_thread import ProgressThread, progress_of
 from shmring.errors import AbortedError
 
 MOMENTS_S = 2e-6, 2e-4

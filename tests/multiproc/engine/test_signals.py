@@ -81,7 +81,7 @@ PROGRAM = """
 import sys, time
 import numpy as np
 import shmring
-from shmring.base import lifecycle
+from shmring.core.base import lifecycle
 lifecycle.LAST_WORDS_S = 30     # a thread whose call is ended has time to print its error on any machine
 comm = shmring.init()
 if comm.rank == 0:

@@ -27,14 +27,14 @@ from support.threads import at_once
 from support.waits import until_idle
 
 import shmring
-from shmring.bootstrap import calibrate as teamwork
-from shmring.bootstrap import tuning as thresholds
+from shmring.collectives.bootstrap import calibrate as teamwork
+from shmring.collectives.bootstrap import tuning as thresholds
+from shmring.core.memory import segment
 from shmring.errors import (
     ClosedError,
     OutOfSharedMemoryError,
     PeerLostError,
 )
-from shmring.memory import segment
 
 LARGE = 1 << 18      # float32s: a MiB
 

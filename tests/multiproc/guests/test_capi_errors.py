@@ -42,6 +42,8 @@ from support.threads import beside
 from support.waits import until_waiting
 
 import shmring
+from shmring.collectives.plan.kinds import KINDS, ON_ARRAYS
+from shmring.dtypes import DTYPES, OPS
 
 SECOND = 10**9
 
@@ -175,8 +177,7 @@ def test_closing_ends_the_call_of_another_thread(comm, table, handle):
 
 # ---- bad arguments ---------------------------------------------------------------------------------------------------
 
-COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
-               "scan", "exscan")  # fmt: skip
+COLLECTIVES = {name: kind for name, kind in ON_ARRAYS.items() if name != "barrier"}
 
 
 def bad_calls(comm, x):
@@ -186,24 +187,24 @@ def bad_calls(comm, x):
         yield what, good | {"count": -1}, "count=-1"
         yield what, good | {"count": 2**60}, f"count={2**60}"
         yield what, good | {"count": 2**36 + 1}, "elements in one call: at most"
-        yield what, good | {"dtype": 15}, "dtype=15"
+        yield what, good | {"dtype": len(DTYPES)}, f"dtype={len(DTYPES)}"
         yield what, good | {"dtype": -2}, "dtype=-2"
         yield what, good | {"timeout_ns": -3}, "timeout_ns=-3"
         yield what, good | {"out": 0} if what != "broadcast" else good | {"out": 0, "x": 0}, "NULL"
         if what != "broadcast":
             yield what, good | {"x": 0}, "NULL"
-    for what in ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan", PLAN):
-        yield what, good | {"op": 10}, "op=10"
+    for what in (*(name for name, kind in COLLECTIVES.items() if kind.takes_op), PLAN):
+        yield what, good | {"op": len(OPS)}, f"op={len(OPS)}"
         yield what, good | {"op": -1}, "op=-1"
         yield what, good | {"op": "band"}, "op 'band' is not defined on float64"
         yield what, good | {"dtype": -1}, "SHMRING_OPAQUE"
         if what != "reduce_scatter":
             yield what, good | {"out": x.ctypes.data + 8, "count": 2, "dtype": 0}, "overlap"
-    for what in ("reduce", "broadcast", "gather", "scatter"):
+    for what in (name for name, kind in COLLECTIVES.items() if kind.has_root):
         yield what, good | {"root": comm.size}, f"root={comm.size}: must be a rank, from 0 to {comm.size - 1}"
         yield what, good | {"root": -1}, "root=-1"
     yield "barrier", {"timeout_ns": -3}, "timeout_ns=-3"
-    yield PLAN, good | {"key": 12}, "kind=12"
+    yield PLAN, good | {"key": len(KINDS) + 1}, f"kind={len(KINDS) + 1}"
     for what in (SEND, RECV, SENDRECV, ISEND, IRECV):
         yield what, good | {"count": -1}, "count=-1"
         yield what, good | {"dtype": 99}, "dtype=99"

@@ -11,8 +11,8 @@ from support.on_ranks import on_ranks
 from support.threads import at_once, beside
 from support.waits import until_waiting
 
+from shmring.collectives.observe.look import LOOK_NBYTES, look
 from shmring.dtypes import DTYPE_CODES
-from shmring.observe.look import LOOK_NBYTES, look
 
 SLOTS = {"slot_nbytes": 65536}
 

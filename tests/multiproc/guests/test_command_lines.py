@@ -1,148 +1,119 @@
-"""The command lines that pages and programs print, as a new user types them: in a checkout that is not compiled.
+"""The commands that pages and the heads of programs print: each program is there, and has the options.
 
-A command that takes long gets options behind it which shorten it; of a command of pytest the tests are only collected.
+Commands are what ``sh`` blocks have, and what is indented by four spaces. A remark stands behind `` #``, or behind
+three spaces; an option in brackets may be left out.
 """
 
-import importlib.util
+import argparse
+import ast
+import functools
+import importlib
 import os
 import re
-import shutil
+import shlex
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from support import mpi
-from support.command_lines import command_lines
 from support.installed import ROOT
 from support.programs import run_program
 
 import shmring
+from shmring.cli import COMMANDS
 
-BENCH = "--cycles 1 --slice 1 --sizes 8 --peers none"
+COMMAND = re.compile(r"(?:[A-Z_]+=\S* )*(?:shmring|python|pytest|torchrun|mpiexec)\b")
+PROGRAMS = ("bench", "examples", "tools", "tests/soak", "tests/hostile", "tests/faults")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+OF_USERS = ("script.py", "train.py", "program.py", "./program", "package.module", "several_machines.py")
+LAUNCHERS = {"mpiexec": ("-n", "--hosts"), "torchrun": ("--nproc-per-node",)}  # and their options, which have a value
 
-
-class Way(NamedTuple):
-    """How a command is run."""
-
-    more: str = ""
-    """What shortens it."""
-    module: str = ""
-    """What it needs besides."""
-    mark: str = ""
-
-
-# The first that matches a line from its beginning; a line that none here nor below matches is an error.
-RUN = {
-    r"python -m pytest bench/bench_tensors": Way("--collect-only -q -p no:cacheprovider", "torch", "torch"),
-    r"(SHMRING_\S+ )*(python -m )?pytest\b": Way("--collect-only -q -p no:cacheprovider", "pytest_benchmark"),
-    r"shmring bench .*--list": Way(),
-    r"shmring bench .*--plot": Way(BENCH.replace("--sizes 8", "--sizes 8,16"), "matplotlib"),
-    r"shmring bench --channels": Way("--cycles 1 --slice 1 --op message --sizes 8 --peers none"),
-    r"shmring bench": Way(BENCH),
-    r"shmring top": Way("--once"),
-    r"shmring run --jax -n 4 script": Way("", "jax", "jax"),
-    r".*bench_(torch|inference)\.py": Way("--help", "torch", "torch"),
-    r".*bench_nodes\.py.*--wire gloo": Way("--cycles 1 --sizes 4", "torch", "torch"),
-    r"mpiexec .*bench_nodes\.py": Way("--cycles 1 --sizes 4", "", "mpi"),
-    r"mpiexec (?!.*--hosts)": Way("", "", "mpi"),
-    r".*torchrun": Way("", "torch", "torch"),
-    r"python bench/bench_jax\.py": Way("--cycles 1 --sizes 4096 --turns 1 --turn 0.01", "jax", "jax"),
-    r"python bench/bench_calls\.py": Way("--cycles 1"),
-    r"python bench/bench_choices\.py": Way("--ranks 2 --calls broadcast --sizes 65536 --shared 0 --seconds 0.1"),
-    r"python bench/bench_kernels\.py": Way("land"),
-    r"python bench/bench_launchers\.py": Way("--help", "torch", "torch"),
-    r"python bench/bench_multiprocessing\.py loaders": Way('"one tensor of 10 MB"', "torch", "torch"),
-    r"python bench/bench_multiprocessing\.py": Way("", "torch", "torch"),
-    r"python bench/bench_shared_arrays\.py": Way("--kinds all_reduce --sizes 64K"),
-    r"python several_machines|shmring info|shmring run -n 4 (--bind core )?(script|several)": Way(),
-    r"python tests/hostile/attack\.py cycles": Way(),
-    r"python tests/soak/kills\.py": Way("--jobs 2"),
-    r"python tools/plan_tables\.py predict .*--plot": Way("--sizes 16K", "matplotlib"),
-    r"python tools/plan_tables\.py predict": Way("--sizes 16K"),
-    r"python tools/mutations\.py": Way("--help"),
-    r"python tools/(plan_tables\.py show|readme_chart)": Way(),
-}
-
-# Those that other tests run, and those that cannot be run here.
-NOT_HERE = {
-    ".ci/run": r"pip install|python3 -m venv|ruff |sphinx-build|python setup\.py|\.ci/run",
-    ".ci/run, or all tests": r"(python -m )?pytest( -m \w+| tests/unit| bench --benchmark-disable)?$",
-    "tests/multiproc/watch": r"shmring dump",
-    "tests/hostile": r"python tests/hostile/attack\.py (states|all)",
-    "tests/multiproc/cli": r"shmring (selftest|demo)",
-    "test_documents.py": r"shmring (trace|run -n 4 (train|-m|--tag))|SHMRING_(DUMP_SIGNAL|TRACE)=",
-    "test_examples.py and those of frameworks": r"python examples/|.*shmring run .* examples/",
-    "a model of vLLM": r"(SHMRING_VLLM=1 )?python -m vllm|export SHMRING_VLLM|python bench/bench_vllm_queue",
-    "two machines": r"mpiexec .*--hosts",
-    "a build with injection points": r"python tests/faults/report\.py",
-    "minutes of a quiet machine": r"python tools/(watching_pictures|stored_run)|shmring bench (--channels )?--json",
-}
-
-# Programs of the user.
-RANKS = "import shmring\nwith shmring.init() as comm:\n    comm.barrier()\n"
-JAX = "import jax\njax.distributed.initialize()\nprint(jax.process_count())\n"
-TORCH = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+# Programs of bench/ that no test in them runs, with what shortens them.
+SHORTENED = [
+    ("bench_choices.py", "--ranks 2 --calls broadcast --sizes 65536 --shared 0 --seconds 0.1"),
+    ("bench_kernels.py", "land"),
+    pytest.param("bench_multiprocessing.py", 'loaders "one tensor of 10 MB"', marks=pytest.mark.torch),
+]
 
 
-def way_of(text):
-    """None: it is not run here."""
-    if any(re.match(start, text) for start in NOT_HERE.values()):
-        return None
-    for start, way in RUN.items():
-        if re.match(start, text):
-            return way
-    raise ValueError(f"a page prints {text!r}: neither RUN nor NOT_HERE has it")
+def command_lines():
+    """Each command once, with the file that prints it."""
+    found = {}
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text()
+        shell = "".join(code for language, code in FENCE.findall(text) if language == "sh")
+        indented = [line[4:] for line in FENCE.sub("", text).splitlines() if line.startswith("    ")]
+        _add(found, path, [*shell.splitlines(), *indented])
+    for path in sorted(path for folder in PROGRAMS for path in (ROOT / folder).glob("*.py")):
+        head = ast.get_docstring(ast.parse(path.read_text()), clean=False) or ""
+        _add(found, path, [line.strip() for line in head.splitlines()])
+    return found
 
 
-def shortened():
-    """Each command once, as it is run here."""
-    ways = {line.text: way_of(line.text) for line in command_lines()}
-    unique = {f"{text} {way.more}".rstrip(): way for text, way in ways.items() if way}
-    return [pytest.param(text, way, marks=[getattr(pytest.mark, way.mark)] if way.mark else [], id=text)
-            for text, way in unique.items()]  # fmt: skip
+def _add(found, path, lines):
+    whole = re.sub(r"\\\n\s*", "", "\n".join(lines))  # a line that ends with a backslash goes on
+    for line in whole.splitlines():
+        for part in line.split("; ") if path.suffix == ".py" else re.split(r" && ", line):
+            if COMMAND.match(part):
+                text = re.sub(r"\s+#.*|\s{3,}.*", "", part)
+                found.setdefault(re.sub(r" \[[^]']*\]", "", text).strip(), str(path.relative_to(ROOT)))
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """This checkout as git has it."""
-    folder = tmp_path_factory.mktemp("new") / "checkout"
-    built = shutil.ignore_patterns("*.so", "*.html", "__pycache__", ".git", "build", "*.egg-info", ".*_cache", ".venv")
-    shutil.copytree(ROOT, folder, ignore=built, symlinks=True)
-    return folder
+@functools.cache
+def help_of(path):
+    """What a program prints for ``--help``; empty if it has no options."""
+    if "parse_args" not in path.read_text():
+        return ""
+    env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parents[1])}
+    return run_program(sys.executable, str(path), "--help", env=env).stdout
 
 
-def commands_in(folder, python):
-    """``python``, ``shmring`` and ``pytest`` of one interpreter, as its environment has them."""
-    texts = {
-        "python": f'#!/bin/sh\nexec "{python}" "$@"\n',
-        "shmring": f"#!{python}\nimport sys\nfrom shmring.cli import main\nsys.exit(main())\n",
-        "pytest": f"#!{python}\nimport sys, pytest\nsys.exit(pytest.console_main())\n",
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+def check(words):
+    """Raise where a command names what is not there."""
+    while "=" in words[0]:
+        words = words[1:]
+    first, *rest = [word for word in words if word != "&"]
+    if first == "shmring":
+        name, *arguments = rest
+        assert name in COMMANDS
+        module = importlib.import_module(f"shmring.cli.{name}")
+        parser = argparse.ArgumentParser()
+        module.add_arguments(parser)
+        parsed = parser.parse_args(["1" if word == "PID" else word for word in arguments])
+        if name == "run":
+            check([word for word in parsed.command if word != "--"])
+    elif first in LAUNCHERS:
+        while rest[0].startswith("-"):
+            assert rest[0] in LAUNCHERS[first]
+            rest = rest[2:]
+        check(rest)
+    elif first == "pytest" or rest[:2] == ["-m", "pytest"]:
+        paths = [word for word in rest if "/" in word and not word.startswith("-")]
+        assert all((ROOT / path.partition("::")[0]).exists() for path in paths)
+    elif first == "python":
+        check(rest)
+    elif first not in (*OF_USERS, "-m", "setup.py"):
+        path = ROOT / first
+        assert path.is_file()
+        options = {word.partition("=")[0] for word in rest if word.startswith("--")}
+        assert all(re.search(rf"(?<![\w-]){option}\b", help_of(path)) for option in options), options
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize(("text", "way"), shortened())
-def test_a_printed_command_line_works(text, way, checkout, tmp_path):
-    if way.module and importlib.util.find_spec(way.module) is None:
-        pytest.skip(f"needs {way.module}")
-    python = mpi.PYTHONS[0] if way.mark == "mpi" and mpi.PYTHONS else sys.executable
-    if way.mark == "mpi" and not mpi.PYTHONS:
-        pytest.skip("needs an MPI")
-    commands_in(tmp_path, python)
-    for label in ("mpich", "openmpi"):  # of `shmring bench --python`
-        (tmp_path / label / "bin").mkdir(parents=True)
-        shutil.copy(tmp_path / "python", tmp_path / label / "bin")
-    (tmp_path / "script.py").write_text(JAX if way.mark == "jax" else RANKS)
-    (tmp_path / "train.py").write_text(TORCH)
-    environ = mpi.environment() if way.mark == "mpi" else {**os.environ, "OMP_NUM_THREADS": "1"}
-    environ["PATH"] = os.pathsep.join([str(tmp_path), str(Path(python).parent), environ["PATH"]])
-    # As if it were installed there.
-    environ |= {"PYTHONPATH": str(Path(shmring.__file__).parents[1]), "HOME": str(tmp_path)}
-    is_own = re.search(r" (script|train)\.py", text)  # a program of the user, in a folder of theirs
-    where = tmp_path if is_own else checkout / "examples" if "several_machines" in text else checkout
-    run_program("/bin/sh", "-c", text, cwd=where, env=environ)
+@pytest.mark.parametrize("text", command_lines())
+def test_a_printed_command_names_a_program_and_options_that_are_there(text):
+    check(shlex.split(text))
 
+
+def test_what_is_not_there_is_noticed():
+    for wrong in ("shmring dance", "shmring info --all", "python bench/none.py", "python bench/bench_calls.py --rank 1",
+                  "shmring run -n 2 bench/no.py", "pytest tests/no.py", "mpiexec -n 2 python bench/no.py"):  # fmt: skip
+        with pytest.raises((AssertionError, SystemExit)):
+            check(shlex.split(wrong))
+
+
+@pytest.mark.parametrize(("name", "options"), SHORTENED)
+def test_a_program_that_no_other_test_runs_works(name, options, tmp_path):
+    if name == "bench_multiprocessing.py":
+        pytest.importorskip("torch")
+    env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / "bench" / name), *shlex.split(options)]
+    assert run_program(*command, cwd=tmp_path, env=env).stdout

@@ -74,8 +74,9 @@ def test_several_machines_prints_the_same_alone_and_under_the_launcher():
 
 def test_every_example_is_run_here_or_with_its_framework():
     elsewhere = {"char_gpt.py", "jax_train.py", "parallel_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
-    special = {"data_loader.py", "latest_value.py", "lightning_data_loader.py", "ping_pong.py", "pool_over_arrays.py",
-               "several_machines.py", "torch_data_loader.py", "vector_env.py"}  # fmt: skip
+    special = {"camera.py", "data_loader.py", "joblib_backend.py", "latest_value.py", "lightning_data_loader.py",
+               "ping_pong.py", "pool_over_arrays.py", "several_machines.py", "torch_data_loader.py",
+               "vector_env.py"}  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py"} == elsewhere | special | set(TABLE)
 
 
@@ -96,6 +97,15 @@ def test_pool_over_arrays_runs_with_both_libraries():
     assert re.search(r"shmring\.multiprocessing: [\d.]+ s, multiprocessing: [\d.]+ s \(sum \d+", output)
 
 
+def test_a_camera_crashes_and_nobody_else_does():
+    lines = run_python(EXAMPLES / "camera.py", "120").splitlines()
+    assert lines[0] == "the camera ended with -9"
+    crash = ["detector: the camera crashed; it waits for another one", "recorder: the camera crashed"]
+    assert sorted(lines[1:3]) == crash
+    assert sorted(lines[3:])[:2] == ["detector: up to frame 119", "recorder: all 120 frames"]
+    assert re.fullmatch(r"viewer: late, from frame \d+ on", sorted(lines[3:])[2])
+
+
 def test_readers_of_the_latest_value_see_the_last_one():
     output = run_python(EXAMPLES / "latest_value.py", "200")
     assert len(re.findall(r"a reader saw \d+ of 200 readings, the first was \d+, the last 200\n", output)) == 3
@@ -114,6 +124,12 @@ def test_trainers_take_a_data_loader_of_our_context(library):
     pytest.importorskip(library)
     output = run_python(EXAMPLES / "lightning_data_loader.py", library)
     assert f"{library}: weights [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]" in output.replace("-0.0", "0.0")
+
+
+def test_the_backend_of_joblib_gives_the_same_as_its_own():
+    pytest.importorskip("joblib")
+    output = run_python(EXAMPLES / "joblib_backend.py", "20")
+    assert re.search(r"loky: 20 arrays of 0.8 MB in [\d.]+ s\nshmring: 20 arrays of 0.8 MB in", output)
 
 
 def test_vector_env_steps_as_many_as_it_should():

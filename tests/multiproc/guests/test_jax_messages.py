@@ -15,7 +15,7 @@ class Library:
     """shmring.jax._mpi as MPItrampoline sees it, of one communicator."""
 
     def __init__(self, comm):
-        world.connect = lambda: (comm.rank, comm.size)
+        world.connect = lambda activity: (comm.rank, comm.size)
         world.split = lambda color, key: (comm.dup(), "", comm.size)
         self.functions = ctypes.CDLL(_mpi.__file__)
         self.call("Init_thread", None, None, 3, ctypes.byref(ctypes.c_int()))

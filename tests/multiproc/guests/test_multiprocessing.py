@@ -1,6 +1,7 @@
 """`shmring.multiprocessing`: what CPython's own tests (test_multiprocessing_standard.py) do not cover."""
 
 import asyncio
+import importlib
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,7 @@ from support.programs import run_program, run_python
 from support.threads import at_once, beside
 
 import shmring.multiprocessing
-from shmring.channels.robust import QUEUE_NBYTES, lock_holders
+from shmring.channels.queue_locks import QUEUE_NBYTES, lock_holders
 from shmring.multiprocessing.connection import RingConnection
 
 METHODS = ("fork", "spawn", "forkserver")
@@ -105,9 +106,23 @@ def test_modules_of_the_standard_one_are_found_in_ours():
         "from shmring.multiprocessing.context import BaseContext;"
         "from shmring.multiprocessing.queues import Empty;"
         "import multiprocessing.managers as managers;"
-        "print(ours.managers is managers, pool.__name__, hasattr(ours, 'threads'), hasattr(ours.connection, 'threads'))"
+        "print(ours.managers is managers, pool.ThreadPool.__module__);"
+        "print(hasattr(ours, 'threads'), hasattr(ours.connection, 'threads'))"
     )
     assert run_python("-c", program).split() == ["True", "multiprocessing.pool", "False", "False"]
+
+
+def test_every_module_of_the_standard_one_can_be_imported_from_ours():
+    program = (
+        "import shmring.multiprocessing.dummy, shmring.multiprocessing.pool as pool;"
+        "from shmring.multiprocessing.managers import BaseManager;"
+        "import multiprocessing.managers, shmring.multiprocessing as ours;"
+        "print(ours.dummy.__name__, pool.__name__, BaseManager is multiprocessing.managers.BaseManager)"
+    )
+    expected = ["multiprocessing.dummy", "shmring.multiprocessing.pool", "True"]
+    assert run_python("-c", program).split() == expected
+    with pytest.raises(ModuleNotFoundError, match=r"shmring\.multiprocessing\.threads"):
+        importlib.import_module("shmring.multiprocessing.threads")
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------
@@ -144,6 +159,15 @@ def test_bytes_of_an_object_are_its_pickle():
             np.testing.assert_equal(reduction.ForkingPickler.loads(reader.recv_bytes()), x)
     writer.send_bytes(reduction.ForkingPickler.dumps({"b": 2}))
     assert reader.recv() == {"b": 2}
+
+
+@pytest.mark.parametrize(("nbytes", "error"), [
+    (4097.9, TypeError), ("4096", TypeError), (None, TypeError), (True, TypeError), (0, ValueError), (-1, ValueError),
+    (1 << 40, ValueError),
+])  # fmt: skip
+def test_a_pipe_of_an_impossible_capacity_is_refused(nbytes, error):
+    with pytest.raises(error, match="capacity_nbytes="):
+        shmring.multiprocessing.connection.Pipe(capacity_nbytes=nbytes)
 
 
 @pytest.mark.leaks

@@ -1,7 +1,7 @@
-"""CPython's own tests of `multiprocessing`, those of what our contexts replace, in all start methods.
+"""CPython's own tests of `multiprocessing`, those of what our contexts replace, and of executors, in all start methods.
 
-They run as `tests/support/cpython_multiprocessing.py` describes: the tests of the installed Python, in a process of
-their own. A part runs by default, all with ``--long``.
+They run as `tests/support/cpython_multiprocessing.py` and `cpython_executors.py` describe: the tests of the installed
+Python, in a process of their own. A part runs by default, all with ``--long``.
 """
 
 import os
@@ -65,6 +65,16 @@ def test_a_part_of_the_standard_tests_passes(tmp_path, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_standard_tests_pass(tmp_path, method, names):
     run_standard_tests(tmp_path, method, names)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not HAS_TESTS or find_spec("test.test_concurrent_futures") is None, reason="this Python comes without these tests"
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_standard_tests_of_executors_pass(tmp_path, method):
+    done = run_program(sys.executable, "-m", "support.cpython_executors", method, cwd=tmp_path, env=with_support())
+    assert "\nOK" in done.stderr, done.stderr
 
 
 def test_the_tests_run_with_our_classes():

@@ -7,8 +7,8 @@ import sys
 import pytest
 from support.programs import run_program
 
+from shmring.core.placement.cpus import usable_processors
 from shmring.launch.numerical_threads import THREAD_VARIABLES, thread_share
-from shmring.placement.cpus import usable_processors
 
 REPORT = """
 import os, shmring
@@ -100,6 +100,52 @@ def test_a_program_without_a_guard_ends_with_one_message_that_has_the_remedy(tmp
     last = found.stderr.splitlines()[-1]
     assert last.startswith("shmring.errors.RankFailedError: each rank imports the program")
     assert "under `if __name__ == '__main__':`" in last
+
+
+NOT_GUARDED_IN_A_CHILD = """
+import multiprocessing, shmring
+
+def work(comm):
+    return comm.rank
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
+    print(process.exitcode)
+else:
+    shmring.spawn(work, 2)
+"""
+
+
+def test_a_process_of_the_programs_own_that_calls_spawn_while_it_imports_says_what_to_do(tmp_path):
+    (tmp_path / "nomain.py").write_text(NOT_GUARDED_IN_A_CHILD)
+    found = run_program(sys.executable, tmp_path / "nomain.py")
+    assert found.stdout == "1\n"
+    assert found.stderr.startswith("shmring.spawn: this process imports the program that has started it")
+    assert found.stderr.endswith("under `if __name__ == '__main__':`\n")
+
+
+IN_A_POOL = """
+import multiprocessing, shmring
+
+def work(comm):
+    return comm.rank
+
+def call(_):
+    return shmring.spawn(work, 2)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        pool.map(call, [1])
+"""
+
+
+def test_a_worker_of_a_pool_is_refused_with_the_remedy(tmp_path):
+    (tmp_path / "pool.py").write_text(IN_A_POOL)
+    last = run_program(sys.executable, tmp_path / "pool.py", status=1).stderr.splitlines()[-1]
+    assert last.startswith("RuntimeError: this process is a daemon of multiprocessing")
+    assert "ProcessPoolExecutor" in last
 
 
 @pytest.mark.parametrize(
@@ -239,6 +285,18 @@ def test_long_waits_write_what_they_wait_for_and_from_which_line(tmp_path):
         seconds = [float(re.search(r"waited ([\d.]+) s", one)[1]) for one in found]
         assert [one >= 1 for one in seconds] in ([False, True], [True], *([[False]] if mark in "ABC" else [])), notes
         assert re.search(r"process (\d+) has waited [\d.]+ s: .* `shmring dump \1` shows", found[0])
+
+
+def test_a_rendezvous_to_which_a_rank_never_comes_says_so_after_a_while():
+    """A rank that fails before, as in an import, is unknown to the others."""
+    program = """
+import shmring
+try: shmring.init(rank=0, size=3, session="lonely", rendezvous_timeout=2)
+except shmring.RendezvousTimeoutError: pass
+"""
+    environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.1"}
+    errors = run_program(sys.executable, "-c", program, env=environ).stderr
+    assert re.search(r"has waited [\d.]+ s: rank 0 is in the rendezvous of 'lonely': ranks? 1.*2 never came", errors)
 
 
 # A receiver that gets its message once a note is there, which is passed on to standard error.

@@ -29,11 +29,12 @@ from support.programs import run_python
 from support.threads import at_once, beside
 
 import shmring
+from shmring.core.memory.segment import OUTBOX, create
+from shmring.core.memory.spelling import segment_name
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
-from shmring.launch.processes import children
+from shmring.launch.command import Command
+from shmring.launch.processes import children, take_signal
 from shmring.launch.run import run
-from shmring.memory.segment import OUTBOX, create
-from shmring.memory.spelling import segment_name
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -496,11 +497,10 @@ def test_limits_of_time_without_end_are_kept(value):
 def test_a_run_ends_though_another_thread_has_taken_the_signal_of_it(monkeypatch):
     def take_nothing(numbers, timeout):
         time.sleep(timeout)
-        while real(numbers, 0) is not None:  # as another thread would
+        while take_signal(numbers, 0) is not None:  # as another thread would
             pass
 
-    real = signal.sigtimedwait
-    monkeypatch.setattr(signal, "sigtimedwait", take_nothing)
+    monkeypatch.setattr("shmring.launch.run.take_signal", take_nothing)
     assert run(["true"], 2) == 0
 
 
@@ -511,7 +511,7 @@ LINES = 3600
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a weakref callback
-@pytest.mark.sample(12)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("share", range(120))
 def test_an_interrupt_at_any_line_leaves_nothing_of_a_run(share, seed):
     nth = random.Random(f"{seed} {share}").randrange(share * LINES // 120, (share + 1) * LINES // 120) + 1
@@ -578,6 +578,51 @@ def interrupt_the_parent_twice(comm):
 def test_a_second_interrupt_ends_a_run_without_grace():
     with pytest.raises(KeyboardInterrupt):
         shmring.spawn(interrupt_the_parent_twice, 1, start_method="fork", grace=None)
+
+
+IGNORING = """
+    import os, signal, sys, threading
+    import shmring
+
+    def work(comm, what):
+        comm.barrier()
+        if comm.rank == 1 and what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.barrier()
+        return comm.rank
+
+    def attempt(what):
+        try:
+            print(shmring.spawn(work, 2, (what,), start_method=sys.argv[1]))
+        except shmring.ShmringError as error:
+            print(type(error).__name__, error)
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for what in ("return", "kill"):
+            attempt(what)
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        thread = threading.Thread(target=attempt, args=("return",))
+        thread.start()
+        thread.join()
+        thread = threading.Thread(target=attempt, args=("kill",))
+        thread.start()
+        thread.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_a_program_that_ignores_the_ends_of_its_children_gets_results_and_errors(tmp_path, method):
+    process = start_script(tmp_path, IGNORING, method, stdout=subprocess.PIPE)
+    stdout, stderr = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 0, stderr
+    returned, killed, again, lost = stdout.splitlines()
+    assert returned == again == "[0, 1]"
+    assert re.match(r"PeerLostError rank 1 \(pid \d+\) was killed by signal 9 \(SIGKILL\)", killed)
+    if method == "forkserver":
+        assert re.match(r"PeerLostError rank 1 ", lost)  # its parent is the server, which knows
+    else:
+        assert re.match(r"RankFailedError rank 1 \(pid \d+\) ended without a result; this program ignores", lost)
 
 
 # ---- run -------------------------------------------------------------------------------------------------------
@@ -648,6 +693,68 @@ def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(tmp_path):
         raise SystemExit(4)
     """
     assert run(python(code, str(tmp_path / "ready")), 2, grace=0.2) == 4
+
+
+def test_a_run_that_is_stopped_and_continued_goes_on(tmp_path):
+    code = READY + 'until [ -e "$1/go" ]; do sleep 0.01; done'
+    process = start_script(tmp_path, RUNNER, code, str(tmp_path), start_new_session=True)
+    pids_written(tmp_path, 2)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGSTOP)
+        wait_for(lambda: harness.is_stopped(process.pid), "the launcher was not stopped")
+        time.sleep(0.7)  # longer than the launcher waits at once
+        os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(0.1)
+    (tmp_path / "go").touch()
+    _, stderr = process.communicate(timeout=60 * PATIENCE)
+    assert (process.returncode, stderr) == (0, "")
+
+
+FORKING = """
+    import os, sys, threading
+    from shmring.launch.run import run
+
+    lock = threading.Lock()
+    os.register_at_fork(after_in_child=lock.acquire)      # as a library that guards its state
+    threading.Thread(target=lambda: [lock.acquire(), threading.Event().wait()], daemon=True).start()
+    while not lock.locked():
+        pass
+    sys.exit(run(["/bin/sh", "-c", "echo $RANK; exit 4"], 2, tag_output=True))
+"""
+
+
+def test_a_program_whose_handlers_of_fork_wait_for_its_threads_can_run_ranks(tmp_path):
+    process = start_script(tmp_path, FORKING, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    stdout, stderr = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 4, stderr
+    assert set(stdout.splitlines()) <= {"[0] 0", "[1] 1"}
+
+
+def test_ranks_get_the_signals_and_descriptors_of_a_fresh_process():
+    kept = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(kept, True)
+    code = """
+        import os, signal, sys
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+        ignored = {one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN}
+        assert ignored - {signal.SIGPIPE, signal.SIGXFSZ} <= set(map(int, sys.argv[2:])), ignored
+        try:
+            os.fstat(int(sys.argv[1]))
+        except OSError:
+            sys.exit(5)
+    """
+    try:
+        ignored = [str(int(one)) for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN]
+        assert run(python(code, str(kept), *ignored), 2) == 5
+    finally:
+        os.close(kept)
+
+
+@pytest.mark.parametrize(("name", "number"), [("a_file", errno.EACCES), ("a_file/program", errno.ENOTDIR)])
+def test_a_command_that_cannot_be_executed_is_the_error_of_the_system(tmp_path, name, number):
+    (tmp_path / "a_file").touch()
+    with pytest.raises(OSError, match=re.escape(os.strerror(number if number == errno.EACCES else errno.ENOENT))):
+        run([str(tmp_path / name)], 2)
 
 
 @needs_adoption
@@ -789,14 +896,12 @@ def test_tagged_output_without_a_reader_ends_the_ranks_as_untagged_output_does(t
 
 
 def test_a_rank_that_cannot_be_started_leaves_no_pipe(monkeypatch):
-    popen = subprocess.Popen
-
-    def start_one(*args, **kwargs):
-        if kwargs["env"]["RANK"] == "1":
+    def start_one(command, environ, *args):
+        if environ["RANK"] == "1":
             raise OSError(errno.EAGAIN, "no more processes")
-        return popen(*args, **kwargs)
+        return Command(command, environ, *args)
 
-    monkeypatch.setattr(subprocess, "Popen", start_one)
+    monkeypatch.setattr("shmring.launch.run.Command", start_one)
     with pytest.raises(OSError, match="no more processes"):
         run(["sleep", "1000"], 2, tag_output=True)
 

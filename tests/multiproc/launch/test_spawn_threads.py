@@ -10,8 +10,8 @@ import pytest
 from support.harness import PATIENCE
 
 import shmring
+from shmring.core.sync.turn import IS_FREE_THREADED
 from shmring.errors import AbortedError, PeerLostError, RankFailedError
-from shmring.sync.turn import IS_FREE_THREADED
 
 free_threaded = pytest.mark.skipif(not IS_FREE_THREADED, reason="this Python has the GIL")
 

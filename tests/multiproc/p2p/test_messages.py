@@ -19,6 +19,8 @@ from support.waits import until_ended, until_idle, until_waiting
 
 import shmring
 from shmring import ANY_SOURCE, ANY_TAG
+from shmring.collectives.observe.look import LOOK_NBYTES, look
+from shmring.core.kernel.reduce import STORES
 from shmring.errors import (
     BrokenError,
     ClosedError,
@@ -27,8 +29,6 @@ from shmring.errors import (
     MessageTooLongError,
     PeerLostError,
 )
-from shmring.kernel.reduce import STORES
-from shmring.observe.look import LOOK_NBYTES, look
 
 GROUPS = [n for n in RANKS if n > 1]
 TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes
@@ -768,11 +768,18 @@ def test_an_exchange_that_cannot_send_in_time_keeps_the_message_it_received(comm
         assert comm.recv(out, 1).nbytes == 4
         assert out.tolist() == [1] * 4
         comm.barrier()
+        with pytest.raises(MessageTimeoutError):
+            comm.sendrecv(x, 1, out, 1, tag=2, out_tag=7, timeout=0.3)
+        assert [comm.recv(out, 1).tag for _ in range(4)] == [5, 7, 7, 6]  # in the order in which they were sent
+        comm.barrier()
         comm.send(x[:0], 1, 3)
         filler.wait()
     else:
         comm.send(x[:4], 0)
         assert comm.probe(0, timeout=None).tag == 1
+        comm.barrier()
+        for tag in (5, 7, 7, 6):
+            comm.send(x[:4], 0, tag)
         comm.barrier()
         for tag in (1, 3):
             comm.recv(x, 0, tag)

@@ -13,7 +13,7 @@ from support.harness import PATIENCE, eventually, report, start_ranks
 from support.waits import until_waiting
 
 import shmring
-from shmring.bootstrap import dump_signal
+from shmring.collectives.bootstrap import dump_signal
 from shmring.errors import CollectiveTimeoutError
 from shmring.watch.report import Watcher
 

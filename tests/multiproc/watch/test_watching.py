@@ -18,8 +18,8 @@ from support.harness import PATIENCE, eventually, report, run_ranks, shared_name
 from support.namespaces import STRANGER, needs_pids, needs_stranger
 
 import shmring
-from shmring.memory.names import SHM_DIRECTORY
-from shmring.observe.account import account
+from shmring.collectives.observe.account import account
+from shmring.core.memory.names import SHM_DIRECTORY
 from shmring.watch.find import look_at_jobs
 from shmring.watch.page import page, text
 from shmring.watch.report import Watcher
@@ -451,14 +451,31 @@ def test_dump_explains_a_job_by_pid_and_by_session(capsys):
     gang.results()
 
 
+HAS_QUEUE = "import shmring; q = shmring.Queue(4); q.put('one'); print('ready', flush=True); input()"
+
+
+@pytest.mark.parametrize(("program", "status"), [(HAS_QUEUE, 0), ("print('ready', flush=True); input()", 2)])
+def test_dump_of_a_process_without_communicators_shows_its_queues(program, status, capsys):
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert status_of_command("dump", str(process.pid)) == status
+        process.stdin.close()
+    shown = capsys.readouterr()
+    if status:
+        assert "no communicator, channel or queue" in shown.err
+    else:
+        assert shown.out.startswith("channels and queues\n")
+        assert "any process: 1 messages" in shown.out
+
+
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
         ("none-such", "no job of this user has such a session"),
         ("999999999", "no such process"),
-        (os.getpid(), "no communicator"),
     ],
-    ids=["session", "process", "this process"],
+    ids=["session", "process"],
 )
 def test_dump_of_what_is_no_job_fails_with_the_reason(job, expected, capsys):
     assert status_of_command("dump", str(job)) == 2

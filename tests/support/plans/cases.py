@@ -1,12 +1,13 @@
 """A planner for each builder, and small outboxes in which pipelines loop."""
 
-from shmring.plan.choose import BUILDERS, ROOTED
-from shmring.plan.limits import Limits
+from shmring.collectives.plan.choose import BUILDERS, ROOTED
+from shmring.collectives.plan.kinds import COLLECTIVES
+from shmring.collectives.plan.limits import Limits
 from support.plans.reference import CollectiveCall
 
 # Every builder except those with one shared result, which `CollectiveCall` does not describe.
 ALL_BUILDERS = tuple(name for name in BUILDERS if name[1] != "zero_copy_shared")
-BLOCKS = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
+BLOCKS = frozenset(kind.name for kind in COLLECTIVES.values() if kind.takes_counts and not kind.takes_op)
 PLACES = ("out of place", "in place")
 # (kind, algorithm, place): every builder in every form it has.
 FORMS = tuple(

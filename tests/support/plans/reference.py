@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shmring.plan.limits import DEFAULT_LIMITS, Limits
-from shmring.plan.steps import Plan
+from shmring.collectives.plan.kinds import Blocks
+from shmring.collectives.plan.limits import DEFAULT_LIMITS, Limits
+from shmring.collectives.plan.steps import Plan
 from support.oracle import KINDS, result
 from support.plans.simulate import Bytes, Memory, RankBuffers, Schedule, Simulator, fold, lowest
 
@@ -34,23 +35,23 @@ class CollectiveCall:
 
     def in_nbytes(self, rank: int) -> int:
         """The size of the input on a rank."""
-        if self.kind in ("broadcast", "scatter") and rank != self.root:
+        if KINDS[self.kind].inputs == "root" and rank != self.root:
             return 0
         return self._nbytes(KINDS[self.kind].blocks_in, rank, 1)
 
     def out_nbytes(self, rank: int) -> int:
         """The size of the output on a rank."""
-        if self.kind in ("reduce", "gather") and rank != self.root:
+        if KINDS[self.kind].outputs == "root" and rank != self.root:
             return 0
         return self._nbytes(KINDS[self.kind].blocks_out, rank, 0)
 
-    def _nbytes(self, has_blocks: bool, rank: int, axis: int) -> int:
+    def _nbytes(self, blocks: Blocks, rank: int, axis: int) -> int:
         if not KINDS[self.kind].takes_counts:
-            return int(self.nbytes)  # type: ignore[arg-type]
+            return int(self.nbytes) * blocks.among(self.size)  # type: ignore[arg-type]
         if self.kind == "all_to_all":
             return int(self.blocks().sum(axis)[rank])
         counts = self.blocks()[:, 0]
-        return int(counts.sum() if has_blocks else counts[rank])
+        return int(counts.sum() if blocks else counts[rank])
 
     def folded(self, operands: Sequence[Bytes]) -> Bytes:
         """The fold of all of them, in rank order."""
@@ -59,12 +60,15 @@ class CollectiveCall:
     def results(self, inputs: Sequence[Bytes]) -> list[Bytes | None]:
         """The output of every rank; None where the output is not touched."""
         counts = self.blocks() if self.kind == "all_to_all" else self.blocks()[:, 0]
+        kind = KINDS[self.kind]
+        if kind.blocks_in and not kind.takes_counts:  # the counts of the others tell where a block ends
+            inputs = [x.reshape(kind.blocks_in.among(self.size), -1) for x in inputs]
         found = [
             result(self.kind, inputs, rank, root=self.root, op=self.folded, counts=counts) for rank in range(self.size)
         ]
         if self.kind == "broadcast":
             found[self.root] = None
-        return found
+        return [x if x is None else x.reshape(-1) for x in found]
 
 
 def verify(

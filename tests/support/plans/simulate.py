@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shmring.plan.limits import Limits
-from shmring.plan.steps import (
+from shmring.collectives.plan.limits import Limits
+from shmring.collectives.plan.steps import (
     ALL,
     IN,
     OUT,

@@ -159,6 +159,74 @@ def sparse(rank):
     dist.barrier()
 
 
+def sparse_results(rank):
+    """What is summed can be used as any other tensor: written to, summed again, given to optimizers."""
+    n = dist.get_world_size()
+
+    def own():
+        return torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), (4,))
+
+    x = own()
+    dist.all_reduce(x)
+    dist.all_reduce(x)
+    assert x.to_dense().tolist() == [n * n, 0, 2 * n * n, 0]
+    x.coalesce().values().mul_(0.5)
+    assert x.coalesce().indices().tolist() == [[0, 2]]
+    assert x.coalesce().values().tolist() == [n * n / 2, n * n]
+    with torch.inference_mode():
+        y = own()
+    dist.all_reduce(y)
+    assert y.is_inference()
+    assert y.to_dense().tolist() == [n, 0, 2 * n, 0]
+    for kind in (torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam):
+        embedding = torch.nn.Embedding(4, 2, sparse=True)
+        optimizer = kind(embedding.parameters(), 0.1)
+        for _ in range(2):
+            embedding(torch.tensor([rank, 2])).sum().backward()
+            dist.all_reduce(embedding.weight.grad)
+            optimizer.step()
+
+
+def refused(rank):
+    """Tensors whose bytes are not all that there is to them, or that have none here."""
+    n = dist.get_world_size()
+    quantized = torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.quint8)
+    for kind in (torch.quint8, torch.qint8, torch.qint32):
+        with pytest.raises(TypeError, match=str(kind)):
+            dist.broadcast(torch.quantize_per_tensor(torch.ones(4), 0.5, 0, kind), 0)
+    for call in (dist.all_reduce, lambda x: dist.all_gather([x] * n, x), lambda x: dist.all_gather_single(x, x),
+                 lambda x: dist.reduce_scatter(x, [x] * n), lambda x: dist.all_to_all([x] * n, [x] * n),
+                 lambda x: dist.gather(x, [x] * n if rank == 0 else None, 0), lambda x: dist.reduce(x, 0)):  # fmt: skip
+        with pytest.raises(TypeError):
+            call(quantized)
+    if dist.group.WORLD.comm.nodes is None:
+        for call in (dist.isend, dist.irecv):
+            with pytest.raises(TypeError, match="quint8"):
+                call(quantized, (rank + 1) % n)
+    with pytest.raises(TypeError, match="sparse_csr"):
+        dist.all_reduce(torch.eye(3).to_sparse_csr())
+    for call in (dist.all_reduce, lambda x: dist.broadcast(x, 0), lambda x: dist.all_gather([x] * n, x)):
+        with pytest.raises(TypeError, match="meta"):
+            call(torch.ones(3, device="meta"))
+    dist.barrier()  # still usable
+
+
+def another_default_device(rank):
+    """The tensors that a call needs are on the CPU, whatever the program's default is."""
+    n = dist.get_world_size()
+    outs = [torch.zeros(2 + r) for r in range(n)]
+    x = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (3,))
+    with torch.device("meta"):
+        dist.all_reduce(x)
+        dist.all_gather(outs, torch.full((2 + rank,), float(rank), device="cpu"))
+        dist.barrier()
+        dist.group.WORLD.monitored_barrier()
+        memory = dist.group.WORLD.allocate_tensor(5000)
+    assert x.to_dense().tolist() == [n, 0, 0]
+    assert all(torch.equal(out, torch.full((2 + r,), float(r))) for r, out in enumerate(outs))
+    assert memory.is_cpu
+
+
 def objects(rank):
     n = dist.get_world_size()
     own = {"rank": rank, "text": "x" * (100 * rank), "tensor": torch.arange(rank)}
@@ -176,9 +244,12 @@ def objects(rank):
     dist.scatter_object_list(out, [(r, "for you") for r in range(n)] if rank == 0 else None, 0)
     assert out == [(rank, "for you")]
     if n > 1:
-        dist.send_object_list([own, "on"], (rank + 1) % n)
         several = [None, None]
+        if rank == 0:  # gloo's messages wait for their receivers
+            dist.send_object_list([own, "on"], 1)
         dist.recv_object_list(several, (rank - 1) % n)
+        if rank:
+            dist.send_object_list([own, "on"], (rank + 1) % n)
         assert several[0]["rank"] == (rank - 1) % n
         assert several[1] == "on"
 

@@ -65,17 +65,39 @@ def late(rank):
     dist.barrier()
     if rank == 0:
         started = time.monotonic()
-        with pytest.raises(dist.DistBackendError, match=r" Timed out after 2000 ms: .*rank 1") as caught:
+        with pytest.raises(dist.DistBackendError, match=r" Timed out after 2000 ms: .*(rank 1|other nodes)") as caught:
             dist.all_reduce(torch.ones(1), group=quick)
         assert time.monotonic() - started >= 2
         assert isinstance(caught.value, shmring.CollectiveTimeoutError)
-        assert caught.value.late == (1,)
+        assert caught.value.late == ((1,) if quick.comm.nodes is None else ())  # gloo does not tell
     dist.barrier()
+
+
+def late_to_a_new_group(rank):
+    """The timeout of the new group counts, neither that of the store nor that of the default group."""
+    store, minutes = dist.distributed_c10d._get_default_store(), timedelta(minutes=10)
+    store.set_timeout(timedelta(seconds=0.1))
+    dist.group.WORLD.set_timeout(timedelta(seconds=0.1))
+    if rank == 0:
+        time.sleep(0.5)
+    group = dist.new_group([0, 1], timeout=minutes)
+    dist.group.WORLD.set_timeout(minutes)
+    x = torch.ones(3)
+    dist.all_reduce(x, group=group)
+    assert x[0] == 2
+    store.set_timeout(minutes)
+    if rank == 0:
+        store.get("rank 1 has given up")
+    else:
+        with pytest.raises(dist.DistBackendError, match="rank 0 did not come to make the group") as caught:
+            dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+        assert isinstance(caught.value, shmring.RendezvousError)
+        store.set("rank 1 has given up", "")
 
 
 def set_later(rank):
     store = dist.distributed_c10d._get_default_store()
-    dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
     if rank == 0:
         with pytest.raises(RuntimeError, match=" Timed out after 500 ms"):
             dist.barrier()
@@ -106,3 +128,19 @@ def monitored(rank):
             with pytest.raises(RuntimeError, match="successfully reached"):
                 shmring.torch.monitored_barrier(timeout=timedelta(seconds=0.1))
         dist.barrier()
+
+
+def monitored_by_gloo(rank):
+    """As `monitored`; but then the connections are closed."""
+    for wait_all in (False, True):
+        shmring.torch.monitored_barrier(wait_all_ranks=wait_all)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier in 300 ms"):
+            shmring.torch.monitored_barrier(timeout=timedelta(seconds=0.3))
+        store.set("rank 1 was late", "")
+    elif rank == 1:
+        store.get("rank 1 was late")
+    else:
+        with pytest.raises(RuntimeError, match=f"Rank {rank} successfully reached monitoredBarrier, but"):
+            shmring.torch.monitored_barrier(timeout=timedelta(seconds=60))

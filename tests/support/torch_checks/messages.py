@@ -22,6 +22,10 @@ def all_types(rank):
                 assert dist.recv(y, other, tag=3) == other
                 dist.send(y, other)
             assert torch.equal(y.float() if count else y, x.float() if count else x)
+
+
+def strided(rank):
+    other = 1 - rank
     y = torch.zeros(4, 6)[:, ::2]
     if rank == 0:
         dist.send(torch.arange(12.0).reshape(3, 4).t(), other)
@@ -62,8 +66,9 @@ def without_a_waiter(rank):
     other = 1 - rank
     for count, many in ((LONG, 1), (10, 400)):
         for _ in range(2):
+            outs = [torch.zeros(count) for _ in range(many)]
             if rank == 0:
-                works = [dist.irecv(torch.zeros(count), other) for _ in range(many)]
+                works = [dist.irecv(out, other) for out in outs]
             else:
                 for k in range(many):
                     dist.send(torch.full((count,), float(k)), other)
@@ -73,7 +78,7 @@ def without_a_waiter(rank):
             for k, work in enumerate(works):
                 work.wait()
                 assert work.is_completed()
-                assert torch.equal(work.result()[0], torch.full((count,), float(k)))
+                assert torch.equal(outs[k], torch.full((count,), float(k)))
     # And the other way round: what is being sent.
     x = torch.full((LONG,), float(rank))
     y = torch.zeros(LONG)

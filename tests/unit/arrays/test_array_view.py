@@ -16,12 +16,6 @@ from shmring.dtypes import DTYPES
 
 arrays = compiled.load("array_hooks")
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-
-def numpy_dtype(name):
-    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
-
 
 def counting(shape, dtype):
     """Different values in each element, as far as the dtype allows, and never zero in the first."""
@@ -40,7 +34,7 @@ def native_bytes(x):
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (2, 3), (3, 0, 2), (2, 1, 4, 3)])
 @pytest.mark.parametrize("writable", [False, True])
 def test_a_dense_ndarray_of_every_dtype_lends_its_own_memory(known, shape, writable):
-    x = counting(shape, numpy_dtype(known.name))
+    x = counting(shape, np.dtype(known.name))
     address, count, nbytes, name, is_copy = arrays.describe(x, writable)
     assert (address, count, nbytes, name, is_copy) == (x.ctypes.data, x.size, x.nbytes, known.name, False)
     assert arrays.is_fast(x, writable)
@@ -105,7 +99,7 @@ axes = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([-3, -2, -1, 1, 2, 
 def strided_views(draw):
     """A base full of sevens, and a view of it with steps of either sign and its axes in any order."""
     taken = draw(axes)
-    dtype = numpy_dtype(draw(st.sampled_from([d.name for d in DTYPES])))
+    dtype = np.dtype(draw(st.sampled_from([d.name for d in DTYPES])))
     base = np.full([n * abs(step) + 1 for n, step in taken], 7).astype(dtype)
     index = tuple(
         slice(0, n * step, step) if step > 0 else slice(n * -step, 0, step) for n, step in taken
@@ -201,7 +195,7 @@ def test_objects_strings_and_dates_are_refused_by_name(x, opaque):
         arrays.describe(x, opaque=opaque)
 
 
-@pytest.mark.parametrize("dtype", ["longdouble", [("a", "i4"), ("b", "f8")], "V5", ml_dtypes.float8_e5m2])
+@pytest.mark.parametrize("dtype", ["longdouble", [("a", "i4"), ("b", "f8")], "V5", ml_dtypes.float8_e5m2fnuz])
 def test_plain_data_of_other_types_moves_as_opaque_bytes_only_where_allowed(dtype):
     x = np.zeros((2, 3), dtype)
     with pytest.raises(TypeError, match="is not one of"):
@@ -288,7 +282,8 @@ def test_what_is_no_array_is_refused_with_the_way_out(x, ask):
 
 @pytest.mark.parametrize("known", DTYPES, ids=lambda d: d.name)
 def test_new_outputs_have_the_dtype_and_the_shape_asked_for(known):
-    x = np.zeros(3, numpy_dtype(known.name))
+    x = np.zeros(3, np.dtype(known.name))
+    arrays.describe(x)  # after the first array of an extension its number is known
     for shape in [(), (0, 2), (2, 3)]:
         new = arrays.new_like(x, shape)
         assert (type(new), new.dtype, new.shape) == (np.ndarray, x.dtype, shape)
@@ -334,7 +329,7 @@ class OldLender(Lender):
 
 
 @pytest.mark.parametrize("lender", [Lender, OldLender])
-@pytest.mark.parametrize("name", [d.name for d in DTYPES if d.name != "bfloat16"])
+@pytest.mark.parametrize("name", [d.name for d in DTYPES if not d.is_extension])
 def test_a_dlpack_capsule_lends_its_own_memory(lender, name):
     content = counting((2, 3), name)
     x = lender(content)
@@ -384,6 +379,8 @@ def torch():
 @pytest.mark.torch
 @pytest.mark.parametrize("known", DTYPES, ids=lambda d: d.name)
 def test_a_tensor_of_every_dtype_lends_its_own_memory(torch, known):
+    if not hasattr(torch, known.name):
+        pytest.skip("torch has no such dtype")
     x = torch.ones((2, 3)).to(getattr(torch, known.name))
     assert arrays.describe(x, writable=True) == (x.data_ptr(), 6, 6 * known.itemsize, known.name, False)
     assert arrays.shape(x) == (2, 3)
@@ -430,9 +427,9 @@ def test_an_expanded_tensor_is_a_source_and_no_target(torch):
 
 
 @pytest.mark.torch
-def test_a_float8_tensor_is_opaque(torch):
-    x = torch.ones(2, 3).to(torch.float8_e5m2)
-    with pytest.raises(TypeError, match=r"torch\.float8_e5m2 is not one of"):
+def test_a_tensor_of_another_float8_is_opaque(torch):
+    x = torch.ones(2, 3).to(torch.float8_e5m2fnuz)
+    with pytest.raises(TypeError, match=r"torch\.float8_e5m2fnuz is not one of"):
         arrays.describe(x)
     assert arrays.describe(x.T, True, True)[1:] == (6, 6, "opaque", True)
 

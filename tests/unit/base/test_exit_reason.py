@@ -2,7 +2,7 @@
 
 import sys
 
-from shmring.base.lifecycle import exit_reason
+from shmring.core.base.lifecycle import exit_reason
 
 
 def test_an_uncaught_exception_is_the_reason_of_an_exit(monkeypatch):

@@ -10,11 +10,11 @@ import shmring
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 # What they import are packages of others, which may enable it.
-GUESTS = ("shmring.torch", "shmring.jax", "shmring.vllm", "shmring.nodes", "shmring.bench.worker")
+GUESTS = ("shmring.torch", "shmring.jax", "shmring.vllm", "shmring.nodes")
 
 
 def test_the_compiled_code_knows_whether_there_is_a_gil():
-    from shmring.sync.turn import IS_FREE_THREADED
+    from shmring.core.sync.turn import IS_FREE_THREADED
 
     assert IS_FREE_THREADED == FREE_THREADED
 
@@ -26,7 +26,7 @@ def test_no_module_enables_the_gil():
         for module in pkgutil.walk_packages(shmring.__path__, "shmring.")
         if not module.name.startswith(GUESTS) and not module.name.endswith("__main__")
     ]
-    assert "shmring.engine.engine" in names
+    assert "shmring.collectives.engine.engine" in names
     program = (
         "import importlib, sys\n"
         f"for name in {names}:\n"

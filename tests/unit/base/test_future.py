@@ -8,7 +8,7 @@ import traceback
 import pytest
 
 import shmring
-from shmring.base.future import Future
+from shmring.core.base.future import Future
 from shmring.errors import MessageTooLongError
 
 

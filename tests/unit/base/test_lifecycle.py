@@ -2,8 +2,8 @@
 
 import os
 
-from shmring.base import lifecycle
-from shmring.base.lifecycle import Stage
+from shmring.core.base import lifecycle
+from shmring.core.base.lifecycle import Stage
 
 
 class Thing:

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from shmring.base.timeouts import timeout_ns
-from shmring.base.unraisable import report_unraisable
+from shmring.core.base.timeouts import timeout_ns
+from shmring.core.base.unraisable import report_unraisable
 
 NO_LIMIT = -1
 

@@ -4,7 +4,7 @@ import gc
 
 from support.interrupts import lines_executed
 
-from shmring.base.weak_set import WeakSet
+from shmring.core.base.weak_set import WeakSet
 
 
 class Thing:

@@ -3,9 +3,9 @@
 import os
 
 import pytest
+from turns import Comparison, calls_in, compare, pin, pinned, take_turns
 
 import shmring
-from shmring.bench.turns import Comparison, calls_in, compare, pin, pinned, take_turns
 
 
 @pytest.mark.parametrize(("us", "expected"), [(1.0, 10_000), (100.0, 100), (20_000.0, 1)])

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from shmring.bootstrap.environment import Job, detected, discover
+from shmring.collectives.bootstrap.environment import Job, detected, discover
 
 TORCHRUN = {
     "RANK": "1",

@@ -14,13 +14,13 @@ from support.on_ranks import on_processes
 from support.segments import Squatter, page, standing
 
 import shmring
-from shmring.bootstrap import rendezvous as rendezvous_module
-from shmring.bootstrap.rendezvous import LINGER_S, rendezvous
-from shmring.engine.outbox import prepare_outbox
+from shmring.collectives.bootstrap import rendezvous as rendezvous_module
+from shmring.collectives.bootstrap.rendezvous import LINGER_S, rendezvous
+from shmring.collectives.engine.outbox import prepare_outbox
+from shmring.core.memory import names, syscalls
+from shmring.core.memory.segment import ARRAY, OUTBOX, create, segment_name, try_attach
+from shmring.core.memory.sweep import leftovers, sweep
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, RendezvousTimeoutError, SegmentError
-from shmring.memory import names, syscalls
-from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name, try_attach
-from shmring.memory.sweep import leftovers, sweep
 
 NBYTES = 16 << 10
 

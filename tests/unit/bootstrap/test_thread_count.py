@@ -2,7 +2,7 @@
 
 import pytest
 
-from shmring.bootstrap.tuning import MOST_BY_DEFAULT, RankInfo, processors_each, team_size
+from shmring.collectives.bootstrap.tuning import MOST_BY_DEFAULT, RankInfo, processors_each, team_size
 
 
 def rank(mask, threads=-1, quota=float("inf")):

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmring.bootstrap import tuning
-from shmring.bootstrap.tuning import COMPARED, NO_LIMIT, STEPS_S, RankInfo, derive
+from shmring.collectives.bootstrap import tuning
+from shmring.collectives.bootstrap.tuning import COMPARED, NO_LIMIT, STEPS_S, RankInfo, derive
+from shmring.collectives.plan.limits import Costs
 from shmring.config import configure
-from shmring.placement.locality import Seat
-from shmring.plan.limits import Costs
+from shmring.core.placement.locality import Seat
 
 MIB = 1 << 20
 

@@ -1,8 +1,7 @@
 """Whatever is done in whatever order, at whatever count: each kind of channel is what some deques would be.
 
-The counters of rings begin close to where 32, 63 or 64 bits end (63 only where the highest bit has a meaning of its
-own), so that they wrap on the way. Both ends are in one thread; `test_endpoints.py` has the machine of a plain
-channel.
+The counters of rings begin close to where 32 or 64 bits end, so that they wrap on the way. Both ends are in one
+thread; `test_endpoints.py` has the machine of a plain channel.
 """
 
 import queue
@@ -12,17 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import shmring
 from shmring import DisconnectedError, EndOfStreamError, PeerLostError
-from shmring.ring.spsc import HEAD_NBYTES
+from shmring.core.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES
 
 SETTINGS = settings(max_examples=30, stateful_step_count=30)
 SIZES = st.sampled_from([0, 1, 8, 30, 100, 200])
 BEFORE_WRAP = st.sampled_from([0, 2**32, 2**64]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
-BEFORE_TOP_BIT = st.sampled_from([0, 2**32]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
-TAIL, HEAD = 128, 1408  # in a ring
+TAIL, HEAD = 128, CONTROL_NBYTES - HEAD_NBYTES  # in a ring
 
 
 def begin_at(channel, position, nheads=1):
@@ -82,83 +80,22 @@ class DropNewest(Machine):
             assert self.sender.dropped_count == self.receiver.dropped_count == self.dropped
 
 
-class DropOldest(Machine):
-    """What is sent goes in, unless what is peeked is in its way; as many of the oldest as are counted are gone."""
-
-    @initialize(start=BEFORE_TOP_BIT)
-    def make(self, start):
-        self.sender, self.receiver = shmring.channel(512, when_full="drop_oldest")
-        begin_at(self.sender.channel, start)
-        self.model, self.refused, self.overwritten, self.peeked = deque(), 0, 0, None
-
-    @rule(nbytes=SIZES)
-    def send(self, nbytes):
-        message = self.fresh(nbytes)
-        was_sent = self.sender.send(message)
-        assert was_sent or self.peeked is not None
-        self.refused += not was_sent
-        overwritten = self.sender.dropped_count - self.refused - self.overwritten
-        assert not overwritten or self.peeked is None
-        for _ in range(overwritten):
-            self.model.popleft()
-        self.overwritten += overwritten
-        if was_sent:
-            self.model.append(message)
-
-    @rule()
-    def send_too_long(self):
-        refuse_what_is_longer_than_the_ring(self.sender)
-
-    @precondition(lambda self: self.peeked is None)
-    @rule(count=st.integers(1, 4))
-    def receive(self, count):
-        for _ in range(count):
-            assert self.receiver.try_recv() == (self.model.popleft() if self.model else None)
-
-    @precondition(lambda self: self.peeked is None and self.model)
-    @rule()
-    def peek(self):
-        self.peeked = self.receiver.peek(0)
-
-    @precondition(lambda self: self.peeked is not None)
-    @rule()
-    def release(self):
-        assert bytes(self.peeked) == self.model.popleft()
-        self.peeked = None
-        self.receiver.release()
-
-    @invariant()
-    def counts_agree(self):
-        if hasattr(self, "model"):
-            assert len(self.receiver) == len(self.model)
-            assert self.receiver.dropped_count == self.refused + self.overwritten
-
-    def teardown(self):
-        if hasattr(self, "model") and self.peeked is not None:
-            self.release()
-
-
 class Records(Machine):
-    """Records go in as far as there is room, or the oldest make it."""
+    """Records go in as far as there is room."""
 
-    @initialize(start=BEFORE_TOP_BIT, when_full=st.sampled_from(["wait", "drop_newest", "drop_oldest"]))
+    @initialize(start=BEFORE_WRAP, when_full=st.sampled_from(["wait", "drop_newest"]))
     def make(self, start, when_full):
         self.sender, self.receiver = shmring.channel(128, dtype="i8", when_full=when_full)
         begin_at(self.sender.channel, start)
-        self.model, self.when_full, self.capacity = deque(), when_full, self.sender.capacity
+        self.model, self.capacity = deque(), self.sender.capacity
 
     @rule(count=st.integers(0, 40))
     def send(self, count):
         numbers = np.arange(self.number, self.number + count)
         self.number += count
         sent = self.sender.send_many(numbers, 0)
-        if self.when_full == "drop_oldest":
-            self.model.extend(numbers[count - sent :].tolist() if sent < count else numbers.tolist())
-            while len(self.model) > self.capacity:
-                self.model.popleft()
-        else:
-            assert sent == min(count, self.capacity - len(self.model))
-            self.model.extend(numbers[:sent].tolist())
+        assert sent == min(count, self.capacity - len(self.model))
+        self.model.extend(numbers[:sent].tolist())
 
     @rule(count=st.integers(1, 20))
     def receive(self, count):
@@ -227,13 +164,13 @@ class FanIn(Machine):
 
 
 class Broadcast(Machine):
-    """Each receiver gets all messages; a slow one blocks the sender, misses a known count, or is disconnected."""
+    """Each receiver gets all messages; a slow one blocks the sender, or is disconnected."""
 
-    @initialize(start=BEFORE_TOP_BIT, when_slow=st.sampled_from(["wait", "drop_oldest", "disconnect"]))
-    def make(self, start, when_slow):
-        self.sender, self.receivers = shmring.broadcast_channel(3, 512, when_slow=when_slow)
+    @initialize(start=BEFORE_WRAP, slow_timeout=st.sampled_from([None, 0]), lends=st.booleans())
+    def make(self, start, slow_timeout, lends):
+        self.sender, self.receivers = shmring.broadcast_channel(3, 512, slow_timeout=slow_timeout)
         begin_at(self.sender.channel, start, 3)
-        self.models, self.dropped, self.when_slow = [deque() for _ in range(3)], [0] * 3, when_slow
+        self.models, self.waits, self.lends = [deque() for _ in range(3)], slow_timeout is None, lends
         self.is_on = [True] * 3
 
     @rule(nbytes=SIZES)
@@ -244,32 +181,27 @@ class Broadcast(Machine):
         try:
             reached = self.sender.send(message, 0)
         except queue.Full:
-            assert self.when_slow == "wait"
+            assert self.waits
             assert any(self.models)
             return
         except PeerLostError:  # no receiver is left: all that remained were too slow for this message
-            assert self.when_slow == "disconnect"
+            assert not self.waits
             self.is_on = [False] * 3
             return
         self.is_on = [look.state != "disconnected" for look in self.sender.receivers]
         assert reached == sum(self.is_on)
-        for i, receiver in enumerate(self.receivers):
-            missed = receiver.dropped_count - self.dropped[i] if self.is_on[i] else 0
-            assert not missed or self.when_slow == "drop_oldest"
-            self.dropped[i] += missed
-            for _ in range(missed):
-                self.models[i].popleft()
-            self.models[i].append(message)
-
-    @precondition(lambda self: getattr(self, "when_slow", "") == "drop_oldest")
-    @rule()
-    def send_too_long(self):
-        refuse_what_is_longer_than_the_ring(self.sender)
+        assert not self.waits or reached == 3
+        for model in self.models:
+            model.append(message)
 
     @rule(i=st.integers(0, 2), count=st.integers(1, 4))
     def receive(self, i, count):
         for _ in range(count if self.is_on[i] else 0):
-            assert self.receivers[i].try_recv() == (self.models[i].popleft() if self.models[i] else None)
+            if self.lends and self.models[i]:
+                assert bytes(self.receivers[i].peek(0)) == self.models[i].popleft()
+                self.receivers[i].release()
+            else:
+                assert self.receivers[i].try_recv() == (self.models[i].popleft() if self.models[i] else None)
 
     @rule(i=st.integers(0, 2))
     def receive_after_disconnection(self, i):
@@ -283,8 +215,7 @@ class Broadcast(Machine):
     def counts_agree(self):
         if hasattr(self, "models"):
             for i in range(3):
-                counted = len(self.receivers[i]), self.sender.receivers[i].dropped_count
-                assert not self.is_on[i] or counted == (len(self.models[i]), self.dropped[i])
+                assert not self.is_on[i] or len(self.receivers[i]) == len(self.models[i])
 
 
 class Queues(Machine):
@@ -335,11 +266,10 @@ class Queues(Machine):
             assert self.one.full() == bool(self.maxsize and len(self.model) >= self.maxsize)
 
 
-for machine in (DropNewest, DropOldest, Records, FanIn, Broadcast, Queues):
+for machine in (DropNewest, Records, FanIn, Broadcast, Queues):
     machine.TestCase.settings = SETTINGS
 
 test_a_channel_that_drops_the_newest = DropNewest.TestCase
-test_a_channel_that_drops_the_oldest = DropOldest.TestCase
 test_a_channel_of_records = Records.TestCase
 test_a_fan_in = FanIn.TestCase
 test_a_broadcast = Broadcast.TestCase

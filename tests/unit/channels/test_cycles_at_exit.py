@@ -35,7 +35,6 @@ MAKERS = {
     "lease of records": "shmring.channel(dtype='f8')[0].reserve(3)",
     "queue with items": "(lambda q: (q, q.put(np.ones(9)), q.put('x')))(shmring.Queue())",
     "communicator": "shmring.init(rank=0, size=1, session={name!r})",
-    "grid": "shmring.grid((1, 1))",
 }
 
 

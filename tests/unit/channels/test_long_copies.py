@@ -11,7 +11,7 @@ from support.children import in_child, status_of
 from support.harness import eventually
 
 import shmring
-from shmring.ring.inspect import look
+from shmring.core.ring.inspect import look
 
 pytestmark = pytest.mark.skipif(
     not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="all threads run at once in this Python"
@@ -27,6 +27,12 @@ def sent(way, **options):
     """A receiver, with a long message in its ring: in pieces, or by `try_send` in one."""
     sender, receiver = shmring.channel(CAPACITY, **options)
     getattr(sender, way)(RECORDS if options.get("dtype") else LONG)
+    return sender, receiver
+
+
+def broadcast_to_one(**options):
+    sender, (receiver,) = shmring.broadcast_channel(1, CAPACITY, **options)
+    sender.try_send(LONG)
     return sender, receiver
 
 
@@ -59,7 +65,7 @@ CALLS = {
     "poll, pieces": (lambda: sent("send"), lambda ends: ends[1].poll()),
     "recv_async, pieces": (lambda: sent("send"), lambda ends: first_step(ends[1].recv_async())),
     "recv, records": (lambda: sent("send_many", dtype="i1"), lambda ends: ends[1].recv_many(timeout=0)),
-    "recv, drop_oldest": (lambda: sent("send", when_full="drop_oldest"), lambda ends: ends[1].recv(0)),
+    "recv, broadcast": (lambda: broadcast_to_one(slow_timeout=60), lambda ends: ends[1].recv(0)),
     "try_send": (lambda: shmring.channel(CAPACITY), lambda ends: ends[0].try_send(LONG)),
     "send_async": (
         lambda: with_descriptor(shmring.channel(CAPACITY)),
@@ -67,8 +73,8 @@ CALLS = {
     ),
     "send, drop_newest": (lambda: shmring.channel(CAPACITY, when_full="drop_newest"), lambda ends: ends[0].send(LONG)),
     "send_many, records": (lambda: shmring.channel(CAPACITY, dtype="i1"), lambda ends: ends[0].send_many(RECORDS, 0)),
-    "send_many, records, drop_oldest": (
-        lambda: shmring.channel(CAPACITY, dtype="i1", when_full="drop_oldest"),
+    "send_many, records, drop_newest": (
+        lambda: shmring.channel(CAPACITY, dtype="i1", when_full="drop_newest"),
         lambda ends: ends[0].send_many(RECORDS, 0),
     ),
     "get_nowait": (lambda: queue_with_an_item("put_nowait"), lambda items: items.get_nowait()),
@@ -110,20 +116,13 @@ def test_other_threads_run_while_a_long_message_is_copied(make, call):
         eventually(other_ran)  # the machine may have had no processor for it the first times
 
 
-@pytest.mark.parametrize("kind", ["channel", "fan-in"])
-def test_a_call_that_takes_the_place_of_the_descriptors_thread_does_not_wait_for_its_tick(kind, monkeypatch):
-    """The GIL is held until that thread has left its waiter word. Ticks are of a minute here: it must be woken."""
+def test_a_call_that_takes_the_place_of_the_waiter_thread_does_not_wait_for_its_tick(monkeypatch):
     monkeypatch.setenv("SHMRING_TICK_MS", "60000")
 
     def child():
-        if kind == "channel":
-            _sender, receiver = shmring.channel(1 << 12)
-            channel = receiver.channel
-        else:
-            senders, receiver = shmring.fan_in(2, 1 << 12)
-            channel = senders[0].channel
+        _sender, receiver = shmring.channel(1 << 12)
         receiver.fileno()
-        with memoryview(channel.mapping)[channel.ring_offset :] as ring:
+        with memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :] as ring:
             for i in range(100):
                 assert not receiver.poll(0)  # the thread waits
                 if i < 20:  # after several long waits it sleeps at once, by its longest tick

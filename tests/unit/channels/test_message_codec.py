@@ -7,9 +7,9 @@ import pytest
 
 import shmring
 from shmring import ObjectError, Receiver, SegmentError
-from shmring.arrays import dtype_codec
-from shmring.channels.robust import format_queue
-from shmring.ring import spsc
+from shmring.channels.queue_locks import format_queue
+from shmring.core.arrays import dtype_codec
+from shmring.core.ring import spsc
 
 BYTES, ARRAY, OBJECT = 2, 3, 4
 FLOAT64, OTHER = 0, 255

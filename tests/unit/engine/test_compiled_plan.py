@@ -2,7 +2,7 @@
 
 import pytest
 
-from shmring.engine.compiled_plan import places_in_slot
+from shmring.collectives.engine.compiled_plan import places_in_slot
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 100])

@@ -1,4 +1,5 @@
-"""The helper threads of ``engine/team.h`` by themselves, without an engine: built as a C library of its own."""
+"""The helper threads of ``collectives/engine/team.h`` by themselves, without an engine: built as a C library of its
+own."""
 
 import ctypes
 import os

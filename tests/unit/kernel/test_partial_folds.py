@@ -1,26 +1,25 @@
 """Folds made in parts, each carried on from a stored prefix, have the bits of whole ones: all operations and dtypes."""
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  (its dtypes have names then)
 import numpy as np
 import pytest
-from support import compiled
+from support import compiled, oracle
 
+from shmring.core.kernel.reduce import STORES, kernels
 from shmring.dtypes import DTYPE_CODES, DTYPES, OP_CODES, OPS, is_defined, widening
-from shmring.kernel.reduce import STORES, kernels, reduce_arrays
 
-reduce_part = compiled.load("array_hooks").reduce_part
+NO_OP, OPAQUE = 15, -1
+
+hooks = compiled.load("array_hooks")
+reduce_arrays, reduce_part = hooks.reduce_arrays, hooks.reduce_part
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, 3e38)
 DEFINED = [(op, d.name) for d in DTYPES for op in OPS if is_defined(op, d.name)]
 
 
-def dtype_of(name):
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-
-
 def operands(name, count, seed):
     """Seven of them: of any bits for integers, of all magnitudes and with what is special about them for floats."""
-    rng, dtype = np.random.default_rng(seed), dtype_of(name)
+    rng, dtype = np.random.default_rng(seed), np.dtype(name)
     if dtype.kind in "iub":
         return [rng.integers(0, 256, count * dtype.itemsize, np.uint8).view(dtype) for _ in range(7)]
 
@@ -59,7 +58,7 @@ def test_a_fold_made_in_parts_has_the_bits_of_one_that_was_not(op, name, seed):
 def test_the_same_prefix_is_stored_by_all_kernels_but_for_what_a_nan_is(op, name, seed):
     x = operands(name, 200, seed)
     found = [reduce_part(x[:3], op, kernel=kernel) for kernel in kernels()["runnable"]]
-    if name == "bfloat16":
+    if DTYPES[DTYPE_CODES[name]].is_extension:
         found = [prefix.astype(np.float32) for prefix in found]  # whose NaNs NumPy knows
     for prefix in found[1:]:
         if prefix.dtype.kind in "fc":
@@ -68,12 +67,13 @@ def test_the_same_prefix_is_stored_by_all_kernels_but_for_what_a_nan_is(op, name
             assert prefix.tobytes() == found[0].tobytes()
 
 
-def test_prefixes_are_twice_as_wide_where_16_bit_floats_are_summed_and_nowhere_else():
-    wide = {(op, name) for op, name in DEFINED if widening(OP_CODES[op], DTYPE_CODES[name]) == 2}
-    assert wide == {(op, name) for op in ("sum", "prod", "avg") for name in ("float16", "bfloat16")}
+def test_prefixes_are_float32_where_narrow_floats_are_summed_and_nowhere_else():
+    wide = {(op, name) for op, name in DEFINED if widening(OP_CODES[op], DTYPE_CODES[name]) > 1}
+    assert wide == {(op, name) for op in ("sum", "prod", "avg") for name in oracle.NARROW}
+    assert all(widening(OP_CODES["sum"], DTYPE_CODES[name]) * np.dtype(name).itemsize == 4 for name in oracle.NARROW)
     for op, name in DEFINED:
         prefix = reduce_part(operands(name, 60, 1), op)
-        assert prefix.itemsize == widening(OP_CODES[op], DTYPE_CODES[name]) * dtype_of(name).itemsize
+        assert prefix.itemsize == widening(OP_CODES[op], DTYPE_CODES[name]) * np.dtype(name).itemsize
 
 
 @pytest.mark.parametrize(("op", "name"), [("sum", "bfloat16"), ("prod", "float16"), ("avg", "float32")])
@@ -83,4 +83,4 @@ def test_what_is_rounded_or_divided_too_early_would_give_other_bits(op, name, se
 
 
 def test_what_is_no_operation_or_dtype_has_prefixes_like_its_operands():
-    assert widening(15, 0) == widening(0, 15) == 1
+    assert widening(NO_OP, 0) == widening(0, OPAQUE) == 1

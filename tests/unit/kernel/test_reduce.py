@@ -11,10 +11,11 @@ import pytest
 from support import compiled
 from support.oracle import reduce_model
 
+from shmring.core.kernel import reduce
+from shmring.core.kernel.reduce import STORES
 from shmring.dtypes import DTYPES, OPS, is_defined
-from shmring.kernel import reduce
-from shmring.kernel.reduce import STORES
 
+hooks = compiled.load("array_hooks")
 SEED = int(os.environ.get("SHMRING_SEED", "20240229"))
 KERNELS = reduce.kernels()["runnable"]
 PAIRS = [(op, d.name) for d in DTYPES for op in OPS if is_defined(op, d.name)]
@@ -25,10 +26,6 @@ NSRCS = (1, 2, 3, 4, 5, 7, 16)
 
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 each_pair = pytest.mark.parametrize(("op", "dtype"), PAIRS)
-
-
-def numpy_dtype(name):
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def special_values(dtype):
@@ -97,21 +94,21 @@ def assert_agrees(sources, op):
     """All kernels give the bits of the model."""
     expected = reduce_model(sources, op)
     for kernel in KERNELS:
-        assert_same_bits(reduce.reduce_arrays(sources, op, kernel=kernel), expected, op, kernel, len(sources))
+        assert_same_bits(hooks.reduce_arrays(sources, op, kernel=kernel), expected, op, kernel, len(sources))
 
 
 @each_pair
 def test_every_count_and_number_of_sources_gives_the_bits_of_the_model(op, dtype):
     rng = np.random.default_rng(SEED)
     for nsrc in NSRCS:
-        whole = [random_array(rng, numpy_dtype(dtype), max(COUNTS)) for _ in range(nsrc)]
+        whole = [random_array(rng, np.dtype(dtype), max(COUNTS)) for _ in range(nsrc)]
         expected = reduce_model(whole, op)
         for count in COUNTS:
             sources = [x[:count] for x in whole]
-            before = random_array(rng, numpy_dtype(dtype), count + 1)
+            before = random_array(rng, np.dtype(dtype), count + 1)
             for kernel in KERNELS:
                 room = unaligned_like(before, 0)
-                got = reduce.reduce_arrays(sources, op, room[:count], kernel=kernel)
+                got = hooks.reduce_arrays(sources, op, room[:count], kernel=kernel)
                 assert_same_bits(got, expected[:count], op, dtype, kernel, nsrc, count)
                 assert bits(room[count:]) == bits(before[count:]), "wrote past the end"
 
@@ -120,11 +117,11 @@ def test_every_count_and_number_of_sources_gives_the_bits_of_the_model(op, dtype
 def test_unaligned_starts_and_in_place_results_make_no_difference(op, dtype):
     rng = np.random.default_rng(SEED + 1)
     for nsrc in (1, 2, 3, 5):
-        original = [random_array(rng, numpy_dtype(dtype), 301) for _ in range(nsrc)]
+        original = [random_array(rng, np.dtype(dtype), 301) for _ in range(nsrc)]
         expected = reduce_model(original, op)
         for k, kernel in product(range(nsrc), KERNELS):
             sources = [unaligned_like(x, offset) for x, offset in zip(original, rng.integers(0, 64, nsrc), strict=True)]
-            assert reduce.reduce_arrays(sources, op, sources[k], kernel=kernel) is sources[k]
+            assert hooks.reduce_arrays(sources, op, sources[k], kernel=kernel) is sources[k]
             assert_same_bits(sources[k], expected, op, dtype, kernel, nsrc, k)
             for j in set(range(nsrc)) - {k}:
                 assert_same_bits(sources[j], original[j], "a source changed", j)
@@ -132,12 +129,12 @@ def test_unaligned_starts_and_in_place_results_make_no_difference(op, dtype):
 
 @each_kernel
 @pytest.mark.parametrize("stores", [*STORES, ("streaming", "prefetched"), ("prefetched", "ordinary")])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "complex128"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "complex128", "float8_e4m3fn"])
 def test_a_second_destination_and_all_stores_get_the_same_bits(dtype, stores, kernel):
     rng = np.random.default_rng(SEED + 2)
     for count in (0, 1, 13, 64, 4099, 20011):
         for nsrc in (1, 2, 5):
-            original = [random_array(rng, numpy_dtype(dtype), count) for _ in range(nsrc)]
+            original = [random_array(rng, np.dtype(dtype), count) for _ in range(nsrc)]
             expected = reduce_model(original, "sum")
             # Where the results go: elsewhere, onto a source each, onto one source.
             for out_place, also_place in ((None, None), (0, nsrc - 1), (nsrc - 1, None), (None, 0)):
@@ -149,7 +146,7 @@ def test_a_second_destination_and_all_stores_get_the_same_bits(dtype, stores, ke
                 offset = int(rng.integers(0, 64))
                 out = unaligned_like(original[0], offset) if out_place is None else sources[out_place]
                 also = unaligned_like(original[0], 63 - offset) if also_place is None else sources[also_place]
-                reduce.reduce_arrays(sources, "sum", out, also=also, kernel=kernel, stores=stores)
+                hooks.reduce_arrays(sources, "sum", out, also=also, kernel=kernel, stores=stores)
                 assert_same_bits(out, expected, dtype, kernel, count, nsrc, stores, out_place, also_place)
                 assert_same_bits(also, expected, dtype, kernel, count, nsrc, stores, out_place, also_place)
                 if out_place is None:
@@ -166,15 +163,14 @@ def test_a_thousand_sources_are_folded_in_order(kernel, stores):
         sources = [random_array(rng, np.dtype(np.float32), 37, specials=0) for _ in range(nsrc)]
         expected = reduce_model(sources, "sum")
         also = np.empty_like(expected)
-        got = reduce.reduce_arrays(sources, "sum", also=also, kernel=kernel, stores=stores)
+        got = hooks.reduce_arrays(sources, "sum", also=also, kernel=kernel, stores=stores)
         assert_same_bits(got, expected, kernel, nsrc)
         assert_same_bits(also, expected, kernel, nsrc)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("op", OPS[:5] + OPS[-2:])
+@pytest.mark.parametrize(("op", "dtype"), [p for p in PAIRS if p[1] in ("float16", "bfloat16")])
 def test_all_patterns_of_16_bit_floats_agree_with_the_model(op, dtype):
-    every = np.arange(65536, dtype=np.uint16).view(numpy_dtype(dtype))
+    every = np.arange(65536, dtype=np.uint16).view(np.dtype(dtype))
     rng = np.random.default_rng(SEED + 4)
     assert_agrees([every], op)
     for _ in range(8):
@@ -185,26 +181,26 @@ def test_all_patterns_of_16_bit_floats_agree_with_the_model(op, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_16_bit_sum_rounds_to_even_between_any_two_neighbours(dtype):
     """For each pair of neighbours: the point half-way between them, and just off it, as sums of float32 parts."""
-    finite = np.arange(65536, dtype=np.uint16).view(numpy_dtype(dtype))
+    finite = np.arange(65536, dtype=np.uint16).view(np.dtype(dtype))
     finite = finite[np.isfinite(finite.astype(np.float32))]
     rng = np.random.default_rng(SEED + 5)
     for _ in range(4):
         # x + half a unit of x + a crumb of either sign: in float32 exact or nearly so, in 16 bits a tie or just none.
-        nmant = int(ml_dtypes.finfo(numpy_dtype(dtype)).nmant)
+        nmant = int(ml_dtypes.finfo(np.dtype(dtype)).nmant)
         half = (finite.astype(np.float32) * np.float32(2.0 ** -(nmant + 1))).astype(finite.dtype)
         crumb = (half.astype(np.float32) * np.float32(2.0**-nmant)).astype(finite.dtype)
         sign = rng.choice(np.array([-1, 0, 1], np.float32), finite.shape).astype(finite.dtype)
         assert_agrees([finite, half, (crumb.astype(np.float32) * sign.astype(np.float32)).astype(finite.dtype)], "sum")
 
 
-@pytest.mark.parametrize(("op", "dtype"), [p for p in PAIRS if p[1] in ("int8", "uint8", "bool")])
+@pytest.mark.parametrize(("op", "dtype"), [p for p in PAIRS if np.dtype(p[1]).itemsize == 1])
 def test_all_pairs_of_bytes_agree_with_the_model_on_every_kernel(op, dtype):
-    assert_agrees([x.reshape(-1).view(numpy_dtype(dtype)) for x in np.mgrid[:256, :256].astype(np.uint8)], op)
+    assert_agrees([x.reshape(-1).view(np.dtype(dtype)) for x in np.mgrid[:256, :256].astype(np.uint8)], op)
 
 
-@pytest.mark.parametrize(("op", "dtype"), [p for p in PAIRS if p[1] not in ("int8", "uint8", "bool")])
+@pytest.mark.parametrize(("op", "dtype"), [p for p in PAIRS if np.dtype(p[1]).itemsize > 1])
 def test_all_triples_of_special_values_agree_with_the_model_on_every_kernel(op, dtype):
-    values = special_values(numpy_dtype(dtype))
+    values = special_values(np.dtype(dtype))
     if dtype.startswith("complex"):
         values = np.random.default_rng(SEED + 6).permutation(values)[:40]
     n = len(values)
@@ -219,36 +215,36 @@ def test_bytes_that_are_neither_0_nor_1_are_true_and_results_are_0_or_1(kernel):
     all_ops = {"prod": both, "min": both, "band": both, "land": both, "bxor": one}
     all_ops |= {"sum": any_, "max": any_, "bor": any_, "lor": any_}
     for op, expected in all_ops.items():
-        assert reduce.reduce_arrays([odd, other], op, kernel=kernel).view(np.uint8).tolist() == expected, op
+        assert hooks.reduce_arrays([odd, other], op, kernel=kernel).view(np.uint8).tolist() == expected, op
 
 
 @each_kernel
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_min_and_max_keep_the_first_of_equals_and_the_first_nan(dtype, kernel):
-    zeros = np.array([0.0, -0.0], numpy_dtype(dtype))
+    zeros = np.array([0.0, -0.0], np.dtype(dtype))
     for op in ("min", "max"):
-        assert_same_bits(reduce.reduce_arrays([zeros, zeros[::-1].copy()], op, kernel=kernel), zeros, op)
-    nans = np.zeros(4, numpy_dtype(dtype))
+        assert_same_bits(hooks.reduce_arrays([zeros, zeros[::-1].copy()], op, kernel=kernel), zeros, op)
+    nans = np.zeros(4, np.dtype(dtype))
     infinity = int(np.array(np.inf, nans.dtype).view(f"u{nans.itemsize}"))
     nans.view(f"u{nans.itemsize}")[:] = infinity + np.array([1, 2, 3, 4])  # signalling, with different payloads
     number = np.ones_like(nans)
     for op in ("min", "max"):
-        assert_same_bits(reduce.reduce_arrays([number, nans, nans[::-1].copy()], op, kernel=kernel), nans, op)
+        assert_same_bits(hooks.reduce_arrays([number, nans, nans[::-1].copy()], op, kernel=kernel), nans, op)
 
 
 @each_kernel
 def test_float_sums_fold_in_rank_order(kernel):
     big, one = np.array([2.0**24], np.float32), np.array([1.0], np.float32)
-    assert reduce.reduce_arrays([big, one, one], "sum", kernel=kernel)[0] == 2.0**24
-    assert reduce.reduce_arrays([one, one, big], "sum", kernel=kernel)[0] == 2.0**24 + 2
+    assert hooks.reduce_arrays([big, one, one], "sum", kernel=kernel)[0] == 2.0**24
+    assert hooks.reduce_arrays([one, one, big], "sum", kernel=kernel)[0] == 2.0**24 + 2
 
 
 @each_kernel
 def test_16_bit_sums_round_once(kernel):
-    for dtype, unit in ((np.dtype(np.float16), 2.0**-11), (numpy_dtype("bfloat16"), 2.0**-8)):
+    for dtype, unit in ((np.dtype(np.float16), 2.0**-11), (np.dtype("bfloat16"), 2.0**-8)):
         one, half_unit = np.ones(1, dtype), np.array([unit], dtype)
         # Rounded after each addition, 1 + half a unit would stay 1 for ever.
-        assert reduce.reduce_arrays([one, half_unit, half_unit], "sum", kernel=kernel)[0] == 1 + 2 * unit
+        assert hooks.reduce_arrays([one, half_unit, half_unit], "sum", kernel=kernel)[0] == 1 + 2 * unit
 
 
 @each_kernel
@@ -257,7 +253,7 @@ def test_products_and_sums_are_not_fused(kernel):
     e = 2.0**-12
     x = np.array([complex(1 + e, 1 + 2 * e)], np.complex64)
     y = np.array([complex(1 + e, 1)], np.complex64)
-    assert reduce.reduce_arrays([x, y], "prod", kernel=kernel).real == 0
+    assert hooks.reduce_arrays([x, y], "prod", kernel=kernel).real == 0
 
 
 @pytest.fixture
@@ -273,7 +269,6 @@ def chosen(request):
 @pytest.mark.parametrize("stores", STORES)
 @pytest.mark.usefixtures("chosen")
 def test_copies_are_exact_at_every_size_and_alignment(stores):
-    hooks = compiled.load("array_hooks")
     rng = np.random.default_rng(SEED + 7)
     for nbytes in (0, 1, 7, 63, 64, 65, 127, 128, 129, 1000, 4096, 65536 + 5, 1 << 20):
         for _ in range(4):
@@ -282,42 +277,6 @@ def test_copies_are_exact_at_every_size_and_alignment(stores):
             room = unaligned_like(before, int(rng.integers(0, 64)))
             hooks.copy_array(room[64 : 64 + nbytes], src, stores=stores)
             assert bits(room) == bits(before[:64]) + bits(src) + bits(before[64 + nbytes :])
-
-
-def test_shapes_are_kept_and_a_new_array_is_made_without_out():
-    x = np.arange(12, dtype=np.int16).reshape(3, 4)
-    got = reduce.reduce_arrays([x, x, x], "sum")
-    assert got.shape == (3, 4)
-    assert (got == 3 * x).all()
-    assert reduce.reduce_arrays([np.array(2.0), np.array(4.0)], "mean") == 3.0
-
-
-def test_bad_arguments_are_refused_and_nothing_is_written():
-    x, y = np.ones(8, np.float32), np.ones(8, np.float32)
-    read_only = np.zeros(8, np.float32)
-    read_only.flags.writeable = False
-    refusals = [
-        (ValueError, "at least one", lambda: reduce.reduce_arrays([], "sum")),
-        (TypeError, "NumPy array", lambda: reduce.reduce_arrays([[1.0], [2.0]], "sum")),
-        (ValueError, "contiguous", lambda: reduce.reduce_arrays([x[::2], y[::2]], "sum")),
-        (ValueError, r"sources\[1\] is float32\[4\]", lambda: reduce.reduce_arrays([x, y[:4]], "sum")),
-        (ValueError, "float64", lambda: reduce.reduce_arrays([x, y.astype(np.float64)], "sum")),
-        (ValueError, "unknown op", lambda: reduce.reduce_arrays([x, y], "median")),
-        (TypeError, "'band' is not defined on float32", lambda: reduce.reduce_arrays([x, y], "band")),
-        (TypeError, "no reductions of dtype", lambda: reduce.reduce_arrays([x.astype(">f4")] * 2, "sum")),
-        (TypeError, "no reductions of dtype", lambda: reduce.reduce_arrays([x.astype("M8[s]")] * 2, "sum")),
-        (ValueError, "read-only", lambda: reduce.reduce_arrays([x, y], "sum", read_only)),
-        (ValueError, "out overlaps", lambda: reduce.reduce_arrays([x[:6], y[:6]], "sum", x[1:7])),
-        (ValueError, "also must not be out", lambda: reduce.reduce_arrays([x, y], "sum", x, also=x)),
-        (ValueError, "stores", lambda: reduce.reduce_arrays([x, y], "sum", stores="both")),
-        (ValueError, "can run here: baseline", lambda: reduce.reduce_arrays([x, y], "sum", kernel="mmx")),
-    ]
-    for error, message, call in refusals:
-        with pytest.raises(error, match=message):
-            call()
-    assert (x == 1).all()
-    assert (y == 1).all()
-    assert (read_only == 0).all()
 
 
 def test_kernels_can_be_listed_and_forced():
@@ -337,7 +296,7 @@ def test_kernels_can_be_listed_and_forced():
 
 @pytest.mark.parametrize("name", [*KERNELS, "", "sse9"])
 def test_the_environment_chooses_the_kernel_at_import(name):
-    code = "from shmring.kernel import reduce; print(reduce.kernels()['chosen'])"
+    code = "from shmring.core.kernel import reduce; print(reduce.kernels()['chosen'])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"SHMRING_KERNEL": name},

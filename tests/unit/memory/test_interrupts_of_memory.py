@@ -8,12 +8,13 @@ import sys
 import pytest
 from support.programs import run_program
 
-from shmring.memory import names, segment
-from shmring.memory.segment import CHANNEL, HEADER_NBYTES
-from shmring.memory.unnamed import create_unnamed
+from shmring.collectives.bootstrap import rendezvous as bootstrap
+from shmring.core.memory import names, segment
+from shmring.core.memory.segment import CHANNEL, HEADER_NBYTES
+from shmring.core.memory.unnamed import create_unnamed
 
 NBYTES = 2 * HEADER_NBYTES
-FOLDER = os.path.dirname(names.__file__)
+FOLDERS = tuple(os.path.dirname(module.__file__) for module in (names, bootstrap))
 
 
 class Interrupted(BaseException):
@@ -22,13 +23,13 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interrupted_at(number):
-    """Raise before one instruction of this room's Python code; the list gets its place."""
+    """Raise before one instruction of the Python code of these rooms; the list gets its place."""
     places = []
     left = number
 
     def trace(frame, event, _):
         nonlocal left
-        if not frame.f_code.co_filename.startswith(FOLDER):
+        if not frame.f_code.co_filename.startswith(FOLDERS):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -83,12 +84,18 @@ def lose(name):
     names.claim(name)
 
 
+def meet(name):
+    for own in bootstrap.rendezvous(session=name, rank=0, size=1, nbytes=NBYTES):
+        own.close()
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of open(), where no name refers to its result yet
-@pytest.mark.parametrize("call", [make, make_sparse, make_unnamed, attach, join, remove, lose])
+@pytest.mark.parametrize("call", [make, make_sparse, make_unnamed, attach, join, remove, lose, meet])
 def test_an_interrupt_at_any_instruction_reaches_the_caller_and_leaves_nothing(call, session, monkeypatch):
     ignored = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: ignored.append(args.exc_type))
-    name = segment.segment_name(session, "part")
+    name = session if call is meet else segment.segment_name(session, "part")
+    path = f"/dev/shm{segment.segment_name(session, 'r0') if call is meet else name}"
     kept = None
     if call in (attach, join, remove):
         kept = segment.create(name, NBYTES, kind=CHANNEL)
@@ -111,13 +118,13 @@ def test_an_interrupt_at_any_instruction_reaches_the_caller_and_leaves_nothing(c
         assert Interrupted not in ignored, f"interrupted at {places[0]}, instruction {number}"
         assert open_files() == before, f"interrupted at {places[0]}, instruction {number}"
         assert set(names._claims) == held
-        assert os.path.exists(f"/dev/shm{name}") == (kept is not None), places[0]
+        assert os.path.exists(path) == (kept is not None), places[0]
     assert number > 100
     if kept is not None:
         kept.close()
 
 
 def test_a_descriptor_that_lives_until_the_interpreter_ends_is_closed_without_a_word():
-    code = "import os, sys; from shmring.memory.descriptor import Descriptor; sys.kept = Descriptor(os.dup, 1)"
+    code = "import os, sys; from shmring.core.memory.descriptor import Descriptor; sys.kept = Descriptor(os.dup, 1)"
     done = run_program(sys.executable, "-c", code)
     assert (done.stdout, done.stderr) == ("", "")

@@ -12,8 +12,8 @@ import pytest
 from support.emulation import needs_address_limit, needs_advice
 from support.programs import WATCHDOG_S, run_python
 
+from shmring.core.memory.mapping import HUGE_PAGE_NBYTES, Mapping
 from shmring.errors import ClosedError, OutOfSharedMemoryError
-from shmring.memory.mapping import HUGE_PAGE_NBYTES, Mapping
 
 PAGE = resource.getpagesize()
 
@@ -137,7 +137,7 @@ def test_a_bad_descriptor_is_an_os_error_with_its_errno(fd):
 def test_an_address_space_limit_is_an_error_that_names_it():
     program = """
         import os, resource
-        from shmring.memory.mapping import HUGE_PAGE_NBYTES, Mapping
+        from shmring.core.memory.mapping import HUGE_PAGE_NBYTES, Mapping
         from shmring.errors import OutOfSharedMemoryError
         fd = os.memfd_create("big")
         os.ftruncate(fd, 1 << 40)

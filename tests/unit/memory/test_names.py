@@ -15,12 +15,12 @@ import pytest
 from support.namespaces import needs_mount
 from support.programs import WATCHDOG_S, run_program
 
+from shmring.core.memory import names, ofd_locks, spelling
+from shmring.core.memory.names import NameHeldError, claim, join
+from shmring.core.memory.segment import OUTBOX, create
+from shmring.core.memory.spelling import segment_name
+from shmring.core.memory.sweep import leftovers, sweep, sweep_leftovers
 from shmring.errors import SegmentError
-from shmring.memory import names, ofd_locks, spelling
-from shmring.memory.names import NameHeldError, claim, join
-from shmring.memory.segment import OUTBOX, create
-from shmring.memory.spelling import segment_name
-from shmring.memory.sweep import leftovers, sweep
 
 FORK = multiprocessing.get_context("fork")
 
@@ -150,6 +150,29 @@ def test_a_claim_waits_for_the_holder_of_the_name_lock_and_can_be_released_again
     assert not stands(name)
 
 
+def test_a_living_creator_cannot_give_its_name_away_between_the_look_and_the_unlink_of_another_rank(name, monkeypatch):
+    monkeypatch.setattr(names, "UNLINK_PATIENCE_S", 0.05)
+    held = claim(name)
+    looks = []
+
+    def look_and_pause(*args):
+        looks.append(refers_to(*args))
+        if len(looks) == 2:  # the rank holds NAME, and LIFE is the creator's: it alone would not stop the creator
+            with pytest.raises(NameHeldError):
+                held.release()
+        return looks[-1]
+
+    refers_to = names.refers_to
+    monkeypatch.setattr(names, "refers_to", look_and_pause)
+    names.remove(name, held.inode)
+    assert looks[:2] == [True, True]
+    monkeypatch.undo()
+    again = claim(name)  # the next rendezvous of this name: the first creator does not touch it
+    held.release()
+    assert stands(name)
+    again.release()
+
+
 def test_the_last_holder_of_a_shared_name_unlinks_it(name):
     first = claim(name)
     assert join(name) is None  # not shared yet
@@ -273,7 +296,7 @@ def test_a_claim_that_an_interrupt_has_lost_releases_itself(name):
 
 
 def test_a_claim_that_a_traceback_keeps_is_released_as_the_process_ends(name):
-    program = f"from shmring.memory import names; names.kept = names.claim({name!r})"
+    program = f"from shmring.core.memory import names; names.kept = names.claim({name!r})"
     assert run_program(sys.executable, "-c", program).stderr == ""
     assert not stands(name)
 
@@ -281,7 +304,7 @@ def test_a_claim_that_a_traceback_keeps_is_released_as_the_process_ends(name):
 CTRL_C = """
     import os, signal
     import shmring
-    from shmring.memory import names
+    from shmring.core.memory import names
 
     unlink, times = names._unlink, {times}
 
@@ -344,7 +367,8 @@ MAKERS = """
             print(make())
         except shmring.errors.SegmentError as error:
             print(error)
-    assert (shmring.leftovers(), shmring.sweep("none"), shmring.list_channels()) == ([], [], [])
+    assert (shmring.leftovers(), shmring.sweep("none")) == ([], [])
+    shmring.list_channels()  # those of other processes here
 """
 DEVICES = "mknod /dev/null c 1 3; mknod /dev/urandom c 1 9"
 
@@ -364,3 +388,30 @@ def test_without_dev_shm_every_call_that_makes_shared_memory_raises_at_once(moun
     lines = run_program(*command).stdout.splitlines()
     assert len(lines) == 11, lines
     assert [line for line in lines if not line.startswith(message)] == []
+
+
+def test_a_job_that_begins_removes_what_killed_jobs_left_and_nothing_else(session):
+    def named(part):
+        return segment_name(session, part)
+
+    pid = os.fork()
+    if pid == 0:
+        _kept = [create(named(part), 8192, kind=OUTBOX) for part in ("r0", "r1")]
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    alive = create(named("r3"), 8192, kind=OUTBOX)
+    assert {one.status for one in leftovers(session)} == {"stale", "live"}
+    program = "import shmring; shmring.init(rank=0, size=1, session='another').close()"
+    run_program(sys.executable, "-c", program)
+    assert [one.name for one in leftovers(session)] == [named("r3")]
+    alive.close()
+
+
+def test_an_empty_name_that_a_process_may_be_about_to_lock_is_left_alone(session, monkeypatch):
+    name = segment_name(session, "r0")
+    os.close(os.open(names.SHM_DIRECTORY + name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    born = os.lstat(names.SHM_DIRECTORY + name).st_ctime
+    for after_s, left in ((0, [name]), (names.BIRTH_GRACE_S + 0.01, [])):
+        monkeypatch.setattr("shmring.core.memory.sweep.time.time", lambda now=born + after_s: now)
+        sweep_leftovers()
+        assert [one.name for one in leftovers(session)] == left

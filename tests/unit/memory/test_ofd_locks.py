@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shmring.memory import ofd_locks
+from shmring.core.memory import ofd_locks
 
 
 @pytest.fixture

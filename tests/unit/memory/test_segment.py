@@ -23,16 +23,16 @@ from support.namespaces import STRANGER, needs_stranger
 from support.programs import WATCHDOG_S, run_program, run_python
 from support.segments import PAGE_NBYTES, Squatter, page, path_of, standing
 
+from shmring.core.memory import header as headers
+from shmring.core.memory import names, ofd_locks, spelling, syscalls
+from shmring.core.memory import segment as segments
+from shmring.core.memory import sweep as sweeps
+from shmring.core.memory.open_files import open_files
+from shmring.core.memory.reserve import free_nbytes, reserve
+from shmring.core.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
+from shmring.core.memory.sweep import leftovers, sweep, sweep_after
+from shmring.core.memory.unnamed import create_unnamed
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
-from shmring.memory import header as headers
-from shmring.memory import names, ofd_locks, spelling, syscalls
-from shmring.memory import segment as segments
-from shmring.memory import sweep as sweeps
-from shmring.memory.open_files import open_files
-from shmring.memory.reserve import free_nbytes, reserve
-from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
-from shmring.memory.sweep import leftovers, sweep, sweep_after
-from shmring.memory.unnamed import create_unnamed
 
 FORK = multiprocessing.get_context("fork")
 NBYTES = 64 << 10
@@ -251,7 +251,7 @@ def test_a_segment_that_is_dropped_leaves_nothing(name, session):
 
 def test_a_process_that_exits_without_closing_leaves_nothing(name, session):
     program = (
-        "from shmring.memory.segment import *; from shmring.memory.sweep import leftovers; "
+        "from shmring.core.memory.segment import *; from shmring.core.memory.sweep import leftovers; "
         f"s = create({name!r}, 8192, kind=OUTBOX); print(leftovers())"
     )
     assert name in run_python("-c", program)
@@ -650,7 +650,7 @@ def can_mount():
 def test_a_too_small_shm_is_an_error_with_numbers_and_costs_nothing():
     program = """
         import os
-        from shmring.memory.segment import *
+        from shmring.core.memory.segment import *
         from shmring.errors import OutOfSharedMemoryError
         try:
             create(segment_name("small", 0), 2 << 20, kind=OUTBOX)
@@ -678,7 +678,7 @@ def test_a_too_small_shm_is_an_error_with_numbers_and_costs_nothing():
 @pytest.mark.skipif(not can_mount(), reason="only root may mount a small /dev/shm, and not everywhere")
 def test_no_room_for_a_name_is_an_error_too():
     program = """
-        from shmring.memory.segment import *
+        from shmring.core.memory.segment import *
         from shmring.errors import OutOfSharedMemoryError
         kept = []
         try:
@@ -894,7 +894,7 @@ INTERRUPTED = """
 """
 RESERVE = """
     import os
-    from shmring.memory.reserve import reserve
+    from shmring.core.memory.reserve import reserve
     fd = os.memfd_create("reserved")
     reserve("reserved", fd, 4096, 32 << 20)
     print(os.fstat(fd).st_size, os.fstat(fd).st_blocks * 512)

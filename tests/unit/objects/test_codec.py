@@ -2,14 +2,31 @@
 
 import gc
 import pickle
+import signal
 import sys
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from shmring.core.objects import codec
+from shmring.core.objects.codec import (
+    OUT_OF_BAND_NBYTES,
+    block_of,
+    buffer_sizes,
+    empty_buffers,
+    is_plain,
+    load,
+    parts_of,
+)
 from shmring.errors import ObjectError
-from shmring.objects.codec import OUT_OF_BAND_NBYTES, block_of, buffer_sizes, dump, empty_buffers, load, parts_of
+
+
+def dump(*args, **options):
+    return codec.dump(*args, refusal=None, **options)
 
 
 def send(dumped):
@@ -89,6 +106,60 @@ def test_what_cannot_be_pickled_is_an_object_error_that_names_the_rank():
         assert isinstance(caught.value.__cause__, (AttributeError, pickle.PicklingError))
 
 
+class HandlerError(Exception):
+    pass
+
+
+class Interrupted:
+    """Pickling or unpickling it runs the handler of a signal."""
+
+    def __reduce__(self):
+        signal.raise_signal(signal.SIGUSR1)
+        return Interrupted, ()
+
+
+def handler(number, frame):
+    raise HandlerError
+
+
+class Handler:
+    def method(self, number, frame):
+        handler(number, frame)
+
+
+@pytest.mark.parametrize("handler", [handler, Handler().method, lambda *args: handler(*args), partial(handler)])
+def test_what_a_signal_handler_raises_is_no_error_of_the_object(handler):
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(HandlerError):
+            dump(Interrupted())
+        header, buffers = dump(Late())
+        with pytest.raises(HandlerError):
+            load(header, buffers)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def raise_handler_error(*args):
+    raise HandlerError
+
+
+class Late:
+    def __reduce__(self):
+        return signal.raise_signal, (signal.SIGUSR1,)
+
+
+class Failing:
+    def __reduce__(self):
+        return raise_handler_error(7, None)
+
+
+def test_the_same_error_of_the_object_itself_is_an_object_error():
+    with pytest.raises(ObjectError) as caught:
+        dump(Failing())
+    assert type(caught.value.__cause__) is HandlerError
+
+
 class Trap:
     def __reduce__(self):
         return int, ("no number",)
@@ -137,3 +208,23 @@ def test_a_dumped_object_that_is_collected_in_a_cycle_reports_nothing(monkeypatc
     del cycle
     gc.collect()
     assert reported == []
+
+
+class Pair(NamedTuple):
+    """A tuple for which a reducer may be registered."""
+
+    a: int
+    b: int
+
+
+@pytest.mark.parametrize(
+    ("obj", "plain"),
+    [(1, True), ("text", True), (None, True), ((1, 2.5, "x"), True), ((), True), ((1,) * 17, False), (b"x", False),
+     ((1, [2]), False), (Pair(1, 2), False), (np.float64(1), False), (IntEnum("Kind", "A").A, False), ([1], False)],
+)  # fmt: skip
+def test_plain_objects_come_back_as_all_others_do(obj, plain):
+    assert is_plain(obj) == plain
+    if not isinstance(obj, IntEnum):  # whose class cannot be found by its name
+        dumped = dump(obj)
+        got = load(*parts_of(block_of(dumped)))
+        assert (type(got), got) == (type(obj), obj)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmring.placement.latency_clusters import FAR_NS, STEP, domains_by_times, partner, stages
+from shmring.core.placement.latency_clusters import FAR_NS, STEP, domains_by_times, partner, stages
 
 CACHE, NODE, PACKAGE = 60.0, 210.0, 420.0
 

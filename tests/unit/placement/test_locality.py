@@ -3,21 +3,10 @@
 import os
 
 import pytest
+from support.forced_topology import parse, seats_of
 
-from shmring.placement.locality import (
-    LOCAL_DISTANCE,
-    REMOTE_DISTANCE,
-    SEAT_NBYTES,
-    Domains,
-    Seat,
-    dealt_seat,
-    members,
-    own_seat,
-    packed_order,
-    seat_at,
-    topology_seat,
-)
-from shmring.placement.topology_file import parse, topology
+from shmring.core.placement.locality import SEAT_NBYTES, Domains, Seat, packed_order, seat_at
+from shmring.core.placement.topology_file import topology
 
 # Two packages of 64 cores, 8 last-level caches of 8 cores in each, hardware threads numbered last (Zen 3, 2 x 64).
 CHIPLETS = {
@@ -43,8 +32,7 @@ CLUSTERS = {
 
 
 def dealt(facts, size):
-    topology = parse(facts)
-    return Domains.of([dealt_seat(topology, rank, size) for rank in range(size)])
+    return Domains.of(seats_of(parse(facts), size))
 
 
 def test_ranks_dealt_over_chiplets_divide_by_caches_then_by_packages():
@@ -52,8 +40,6 @@ def test_ranks_dealt_over_chiplets_divide_by_caches_then_by_packages():
     assert found.caches == tuple(rank // 4 for rank in range(64))
     assert found.nodes == found.packages == tuple(rank // 32 for rank in range(64))
     assert found.levels == (found.caches, found.nodes)
-    assert found.distances == ((10, 32), (32, 10))
-    assert (found.distance(0, 31), found.distance(0, 32)) == (10, 32)
 
 
 def test_nodes_inside_of_a_cache_are_the_finer_level():
@@ -61,7 +47,6 @@ def test_nodes_inside_of_a_cache_are_the_finer_level():
     assert found.nodes == (0, 0, 1, 1, 2, 2, 3, 3)
     assert found.caches == found.packages == (0, 0, 0, 0, 1, 1, 1, 1)
     assert found.levels == (found.nodes, found.packages)
-    assert [found.distance(0, rank) for rank in range(8)] == [10, 10, 12, 12, 21, 21, 21, 21]
 
 
 @pytest.mark.parametrize(("size", "levels"), [(1, 0), (2, 0), (3, 1), (16, 1), (17, 2), (300, 3)])
@@ -74,31 +59,18 @@ def test_each_level_lies_inside_the_next_whatever_the_machine_claims():
     seats = [Seat(r, cache=r % 3, node=r % 2, package=0) for r in range(12)]
     found = Domains.of(seats)
     for fine, coarse in zip(found.levels, found.levels[1:], strict=False):
-        for part in members(fine):
-            assert len({coarse[r] for r in part}) == 1
+        assert len(set(zip(fine, coarse, strict=True))) == len(set(fine))
     assert [max(way) + 1 for way in found.levels] == [6, 2]
 
 
-def test_parts_are_numbered_as_they_appear_and_list_their_ranks():
+def test_parts_are_numbered_as_they_appear():
     found = Domains.of([Seat(package=5, node=7), Seat(package=2, node=3), Seat(package=5, node=7)])
     assert found.nodes == (0, 1, 0)
-    assert members(found.nodes) == ((0, 2), (1,))
-
-
-def test_unknown_distances_are_those_that_the_kernel_assumes():
-    found = Domains.of([Seat(node=0), Seat(node=1)])
-    assert found.distances == ((LOCAL_DISTANCE, REMOTE_DISTANCE), (REMOTE_DISTANCE, LOCAL_DISTANCE))
 
 
 def test_a_seat_arrives_as_it_was_sent():
-    seat = Seat(255, -1, 63, -1, bytes([32, 0, 10]))
+    seat = Seat(255, -1, 63, -1)
     assert Seat.unpack(seat.pack()) == seat
-    assert (seat.distance(0), seat.distance(1), seat.distance(2)) == (32, REMOTE_DISTANCE, 10)
-
-
-def test_more_ranks_than_processors_go_round():
-    topology = parse({"processors": "2-3"})
-    assert [dealt_seat(topology, rank, 5).processor for rank in range(5)] == [2, 3, 2, 3, 2]
 
 
 def test_packed_order_keeps_threads_of_a_core_and_cores_of_a_cache_together():
@@ -115,30 +87,12 @@ def test_a_seat_of_which_nothing_is_known_is_all_zeros():
 def test_this_machine_seats_every_processor_once():
     seats = [seat_at(processor) for processor in sorted(os.sched_getaffinity(0))]
     assert [seat.processor for seat in seats] == sorted(os.sched_getaffinity(0))
-    assert all(seat.distance(seat.node) == LOCAL_DISTANCE for seat in seats)
-
-
-def test_a_forced_topology_seats_ranks_by_their_number(tmp_path, monkeypatch):
-    path = tmp_path / "machine.json"
-    path.write_text(
-        '{"processors": "0-3", "packages": ["0-1", "2-3"], "nodes": ['
-        '{"number": 4, "processors": "0-1", "distances": [10, 40]},'
-        '{"number": 9, "processors": "2-3", "distances": [40, 10]}]}'
-    )
-    monkeypatch.setenv("SHMRING_TOPOLOGY", str(path))
-    assert [own_seat(rank, 2).node for rank in range(2)] == [4, 9]
-    assert own_seat(1, 2).distance(4) == 40
-    monkeypatch.setenv("SHMRING_TOPOLOGY", str(tmp_path / "none.json"))
-    with pytest.raises(ValueError, match=r"none\.json.*No such file"):
-        own_seat(0, 2)
 
 
 def test_a_machine_of_which_nothing_is_known_is_one_domain(tmp_path):
     seats = [seat_at(processor, str(tmp_path)) for processor in range(4)]
     assert Domains.of(seats).levels == ()
     assert {seat.node for seat in seats} == {0}
-    topology = parse({"processors": "0-3"})
-    assert topology_seat(topology, 3).distance(0) == LOCAL_DISTANCE
 
 
 def test_processors_without_known_caches_are_apart_if_their_packages_are(tmp_path):
@@ -150,10 +104,5 @@ def test_processors_without_known_caches_are_apart_if_their_packages_are(tmp_pat
     assert caches == [-1, -1, -4]  # no cache of a processor has such a number
 
 
-def test_the_topology_is_that_of_the_file_that_the_variable_names(tmp_path, monkeypatch):
-    path = tmp_path / "machine.json"
-    path.write_text('{"processors": "0-6", "packages": ["0-3", "4-6"]}')
-    monkeypatch.setenv("SHMRING_TOPOLOGY", str(path))
-    assert topology().packages == ((0, 1, 2, 3), (4, 5, 6))
-    monkeypatch.setenv("SHMRING_TOPOLOGY", "")
+def test_the_topology_is_that_of_the_processors_that_this_process_may_use():
     assert set(topology().processors) == os.sched_getaffinity(0)

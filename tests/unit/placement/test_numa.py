@@ -7,13 +7,14 @@ import struct
 
 import pytest
 from support.harness import run_processes
+from support.placement_rows import placement
 
 from shmring.config import configure
-from shmring.memory.header import HEADER_NBYTES
-from shmring.memory.mapping import Mapping
-from shmring.placement import numa as pages
-from shmring.placement.numa import bytes_by_node, current_node, has_thread_policy, lay
-from shmring.placement.numa_policy import in_slices, memory_nodes, place_by
+from shmring.core.memory.header import HEADER_NBYTES
+from shmring.core.memory.mapping import Mapping
+from shmring.core.placement import numa as pages
+from shmring.core.placement.numa import bytes_by_node, current_node, has_thread_policy, lay
+from shmring.core.placement.numa_policy import in_slices, memory_nodes, place_by
 
 PAGE = os.sysconf("SC_PAGESIZE")
 NBYTES = 37 * PAGE
@@ -100,9 +101,9 @@ class Recorder:
 
     def __init__(self, monkeypatch):
         self.asked = []
-        monkeypatch.setattr("shmring.placement.numa_policy.lay", lambda _, *words: self.asked.append(words))
-        monkeypatch.setattr("shmring.placement.numa_policy.has_thread_policy", lambda: False)
-        monkeypatch.setattr("shmring.placement.numa_policy.current_node", lambda: 1)
+        monkeypatch.setattr("shmring.core.placement.numa_policy.lay", lambda _, *words: self.asked.append(words))
+        monkeypatch.setattr("shmring.core.placement.numa_policy.has_thread_policy", lambda: False)
+        monkeypatch.setattr("shmring.core.placement.numa_policy.current_node", lambda: 1)
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_slices_of_ranks_whose_nodes_are_not_known_are_not_placed(recorder):
 
 
 def test_a_thread_with_a_policy_of_its_own_keeps_it(recorder, monkeypatch):
-    monkeypatch.setattr("shmring.placement.numa_policy.has_thread_policy", lambda: True)
+    monkeypatch.setattr("shmring.core.placement.numa_policy.has_thread_policy", lambda: True)
     assert place_by("auto", (0, 1)) is None
     assert place_by("interleave", (0, 1)) is not None
 
@@ -198,7 +199,7 @@ def in_a_container(rank, session, policy):
         refused = lay(comm.engine.segments[rank].mapping, 0, PAGE, (0,))
         array = comm.array(np.full(100_000, rank, np.int64))
         comm.all_reduce(array)
-        return refused, int(array.sum()), comm.placement()
+        return refused, int(array.sum()), placement(comm)
 
 
 @pytest.mark.parametrize("policy", ["auto", "interleave", "bind:0"])

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from shmring.placement.cpus import processor_of, processor_quota, usable_processors
-from shmring.placement.sysfs import number_in, parse_list, size_in
-from shmring.placement.topology import Cache, Node, discover, second_level_nbytes
+from shmring.core.base.sysfs import number_in, parse_list, size_in
+from shmring.core.placement.cpus import processor_of, processor_quota, usable_processors
+from shmring.core.placement.topology import Cache, Node, discover, second_level_nbytes
 
 
 @pytest.fixture

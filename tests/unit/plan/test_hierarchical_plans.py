@@ -9,13 +9,13 @@ from plan_costs import choose, total
 from support.plans.reference import CollectiveCall, verify
 from support.plans.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
-from shmring.plan import hierarchical
-from shmring.plan.choose import ROOTED, schedules
-from shmring.plan.cost import Cost, cost
-from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
-from shmring.plan.hierarchy import Hierarchy
-from shmring.plan.limits import LINE, Costs, Limits
-from shmring.plan.steps import Reduce
+from shmring.collectives.plan import hierarchical
+from shmring.collectives.plan.choose import ROOTED, schedules
+from shmring.collectives.plan.cost import Cost, cost
+from shmring.collectives.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from
+from shmring.collectives.plan.hierarchy import Hierarchy
+from shmring.collectives.plan.limits import LINE, Costs, Limits
+from shmring.collectives.plan.steps import Reduce
 
 KINDS = tuple(HIERARCHICAL_BUILDERS)
 PAIRS, MIXED = (0, 0, 1, 1), (0, 1, 0, 1)

@@ -4,12 +4,12 @@ import pytest
 from plan_costs import Example, choose
 from support.plans.cases import roots_of
 
-from shmring.plan.choose import KINDS, flat_reduce_limit, one_shot_limit, schedules
-from shmring.plan.cost import cost
-from shmring.plan.limits import Costs, Limits
+from shmring.collectives.plan.choose import PLANNED, flat_reduce_limit, one_shot_limit, schedules
+from shmring.collectives.plan.cost import cost
+from shmring.collectives.plan.limits import Costs, Limits
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLANNED)
 def test_all_ranks_choose_the_same_algorithm_and_number_of_rounds(kind):
     for size in (1, 2, 3, 5, 8):
         for nbytes in (0, 4, 1000, 100_000, 3_000_000):
@@ -39,7 +39,7 @@ def test_large_reduces_are_shared_by_the_ranks_if_there_are_more_than_three():
         assert schedules("reduce", size, limit + 1)[0] == "sliced"
 
 
-def test_at_the_limit_both_algorithms_are_predicted_to_take_equally_long():
+def test_at_the_limit_both_algorithms_cost_the_model_equally_much():
     # Seconds of the busiest rank: what it touches, counted from its plan, and the syncs that nothing hides.
     costs = Costs(latency=1e-6, bytes_per_second=1e10)
     limits = Limits(costs=costs)
@@ -90,7 +90,7 @@ def test_outboxes_too_small_for_slices_fall_back_to_whole_vectors():
 
 
 def test_nothing_is_asked_of_the_peers_when_there_are_none_or_nothing_to_move():
-    for kind in KINDS:
+    for kind in PLANNED:
         for size, nbytes in ((1, 100), (1, 0), (4, 0)):
             for shared_arrays in (False, True):
                 plan = choose(kind, 0, size, nbytes, shared_arrays=shared_arrays)

@@ -5,10 +5,10 @@ from plan_costs import FORMULAS, Example, total
 from support.plans.cases import ALL_BUILDERS, planner, small
 from support.plans.reference import CollectiveCall
 
-from shmring.plan.choose import BUILDERS
-from shmring.plan.cost import cost, dependent_syncs
-from shmring.plan.limits import Limits
-from shmring.plan.steps import Copy, Reduce
+from shmring.collectives.plan.choose import BUILDERS
+from shmring.collectives.plan.cost import cost, dependent_syncs
+from shmring.collectives.plan.limits import Limits
+from shmring.collectives.plan.steps import Copy, Reduce
 
 each = pytest.mark.parametrize(("kind", "algorithm"), FORMULAS)
 VECTORS = {"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"}

@@ -1,8 +1,8 @@
 """Exchange: where it is tried, and how its folds store."""
 
-from shmring.plan.choose import EXCHANGE_RANKS, build_plan, schedules
-from shmring.plan.limits import LINE, Limits
-from shmring.plan.steps import Reduce
+from shmring.collectives.plan.choose import EXCHANGE_RANKS, build_plan, schedules
+from shmring.collectives.plan.limits import LINE, Limits
+from shmring.collectives.plan.steps import Reduce
 
 LIMITS = Limits(one_shot_nbytes=0)
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from shmring.plan.limits import Limits
-from shmring.plan.pipeline import even, merged, round_groups, round_up, rounds_of, slot_alignment
-from shmring.plan.steps import IN, SLOT, Affine, Copy, Operand, Plan, describe
-from shmring.plan.two_shot import slice_capacity
+from shmring.collectives.plan.limits import Limits
+from shmring.collectives.plan.pipeline import even, merged, round_groups, round_up, rounds_of, slot_alignment
+from shmring.collectives.plan.steps import IN, SLOT, Affine, Copy, Operand, Plan, describe
+from shmring.collectives.plan.two_shot import slice_capacity
 
 
 def test_even_parts_are_whole_lines_and_cover_all():
@@ -88,7 +88,7 @@ def test_a_round_may_be_kept_smaller_than_a_slot():
 
 
 def test_a_plan_is_readable():
-    from shmring.plan.reduction import all_reduce_two_shot
+    from shmring.collectives.plan.reduction import all_reduce_two_shot
 
     plan = all_reduce_two_shot(1, 3, 4096, 8, Limits(4, 256))
     text = str(plan)

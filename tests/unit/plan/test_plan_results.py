@@ -8,8 +8,8 @@ from support.plans.cases import ALL_BUILDERS, BLOCKS, FORMS, PLACES, call_of, pl
 from support.plans.reference import verify
 from support.plans.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
-from shmring.plan.choose import KINDS
-from shmring.plan.limits import Limits
+from shmring.collectives.plan.choose import PLANNED
+from shmring.collectives.plan.limits import Limits
 
 each_builder = pytest.mark.parametrize(("kind", "algorithm"), ALL_BUILDERS)
 each_form = pytest.mark.parametrize(("kind", "algorithm", "place"), FORMS)
@@ -115,7 +115,7 @@ def test_collectives_of_all_kinds_follow_one_another_in_the_same_slots(seed, lon
         limits = small(size, rng.choice((4, 8)), rng.randrange(2))
         calls, shared = [], {}
         for _ in range(6):
-            kind = rng.choice(KINDS)
+            kind = rng.choice(PLANNED)
             place, root = rng.choice(PLACES), rng.choice(roots_of(kind, size))
             call = call_of(kind, size, 8 * rng.choice((0, 1, 7, 40, 200)), place, root)
             calls.append(call)
@@ -138,7 +138,7 @@ def test_collectives_of_all_kinds_follow_one_another_in_the_same_slots(seed, lon
         verify(calls, plan, limits, schedule, seed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLANNED)
 def test_slots_of_a_page_and_vectors_of_many_rounds(kind, seed):
     limits = Limits(8, 4096, one_shot_nbytes=0, flat_reduce_nbytes=0)
 

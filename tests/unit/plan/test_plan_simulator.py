@@ -5,9 +5,23 @@ from support.plans.cases import ALL_BUILDERS, call_of, planner
 from support.plans.reference import verify
 from support.plans.simulate import Deadlock, Misuse, Race, delaying, highest, in_turn, lowest, rushing
 
-from shmring.plan import reduction, zero_copy
-from shmring.plan.limits import Limits
-from shmring.plan.steps import IN, OUT, SLOT, ZERO, Affine, Await, Claim, Copy, Loop, Operand, Publish, Reduce, Release
+from shmring.collectives.plan import reduction, zero_copy
+from shmring.collectives.plan.limits import Limits
+from shmring.collectives.plan.steps import (
+    IN,
+    OUT,
+    SLOT,
+    ZERO,
+    Affine,
+    Await,
+    Claim,
+    Copy,
+    Loop,
+    Operand,
+    Publish,
+    Reduce,
+    Release,
+)
 
 LIMITS = Limits(8, 192)
 SIZE, ROOT, NBYTES = 3, 1, 2000

@@ -5,18 +5,19 @@ from itertools import product
 
 import numpy as np
 import pytest
-from plan_costs import choose, seconds
+from plan_costs import choose
 from support.plans.cases import PLACES, call_of, roots_of, small
 from support.plans.reference import prepare
 from support.plans.simulate import RankBuffers, Simulator, at_random
 
-from shmring.plan.choose import KINDS
-from shmring.plan.cost import cost
-from shmring.plan.limits import Costs, Limits
-from shmring.plan.steps import Copy
-from shmring.plan.thread_shares import BLOCKS, cut, spaced, split_limit, waking
+from shmring.collectives.plan.choose import PLANNED
+from shmring.collectives.plan.cost import cost
+from shmring.collectives.plan.kinds import COLLECTIVES
+from shmring.collectives.plan.limits import Costs, Limits
+from shmring.collectives.plan.steps import Copy
+from shmring.collectives.plan.thread_shares import BLOCKS, cut, spaced, split_limit, waking
 
-FORMS = [(kind, place) for kind in KINDS for place in PLACES]
+FORMS = [(kind, place) for kind in PLANNED for place in PLACES]
 
 
 def plans_of(call, threads, limits):
@@ -77,7 +78,7 @@ def test_the_shares_of_all_threads_make_the_whole(kind, place, seed, long_run):
             np.testing.assert_array_equal(own.out_memory.data, out_bytes)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLANNED)
 def test_no_two_shares_write_the_same_byte(kind, seed):
     size, threads, limits = 3, 3, small(3)
     call = call_of(kind, size, 1048, root=1)
@@ -93,7 +94,7 @@ def test_no_two_shares_write_the_same_byte(kind, seed):
     assert max(w.max(initial=0) for w in written) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLANNED)
 def test_shares_cost_together_what_the_whole_costs(kind):
     # Bytes read and written: more threads move no byte more. Sizes at which no share has a ragged end.
     size, threads, nbytes = 4, 4, 64 * 12 * 4
@@ -115,14 +116,14 @@ def test_a_copy_of_several_blocks_is_cut_where_they_lie_apart():
     assert [(s.src.offset.start, s.nbytes) for s in parts] == [(1024, 128), (2048, 128), (3072, 128), (0, 128)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLANNED)
 def test_plans_of_packed_blocks_stay_as_they_are(kind):
     plan = choose(kind, 1, 3, 1024)
     again = spaced(plan, 1024, 1024)
     assert (again.rounds, again.in_place, cost(again)) == (plan.rounds, plan.in_place, cost(plan))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLANNED)
 def test_shares_are_whole_lines_but_for_the_last_and_make_up_the_whole(kind):
     for threads in range(2, 33):
         for nbytes in (1, 64, 64 * threads, 64 * threads + 1, 1000 * threads - 8, 1 << 20, (1 << 20) - 4):
@@ -140,9 +141,10 @@ def test_small_messages_and_single_threads_are_not_cut():
     assert cut("all_reduce", 2, (1 << 20) - 1, 4, 1 << 20) is None
     assert cut("all_reduce", 2, 1 << 20, 4, 1 << 20) is not None
     # Blocks count together.
-    for kind in BLOCKS:
-        assert cut(kind, 4, 1 << 18, 4, 1 << 20) is not None
-        assert cut(kind, 4, (1 << 18) - 1, 4, 1 << 20) is None
+    for kind in filter(BLOCKS.get, BLOCKS):
+        nbytes = (1 << 20) // COLLECTIVES[kind].most_blocks(4)
+        assert cut(kind, 4, nbytes, 4, 1 << 20) is not None
+        assert cut(kind, 4, nbytes - 1, 4, 1 << 20) is None
 
 
 def test_the_limit_is_where_what_is_saved_pays_for_the_waking():
@@ -156,11 +158,3 @@ def test_the_limit_is_where_what_is_saved_pays_for_the_waking():
 def test_helpers_are_woken_as_deep_as_a_binary_tree_of_them_is():
     depth = [waking(threads, Costs(dispatch=1.0)) for threads in (1, 2, 3, 4, 7, 8, 32)]
     assert depth == [0, 1, 1, 2, 2, 3, 5]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_by_the_model_threads_pay_from_the_limit_up_and_not_far_below(kind):
-    for threads in (2, 8):
-        at = int(split_limit(threads, Costs())) // (3 if kind in BLOCKS else 1) // 64 * 64
-        assert seconds(kind, 3, 2 * at, threads) < seconds(kind, 3, 2 * at, 1)
-        assert seconds(kind, 3, at // 16, threads) > seconds(kind, 3, at // 16, 1)

@@ -21,9 +21,9 @@ from support.plans.simulate import (
     rushing,
 )
 
-from shmring.plan import zero_copy
-from shmring.plan.steps import Affine, Await, Claim, Copy, Loop, Publish, Reduce
-from shmring.plan.zero_copy import entered
+from shmring.collectives.plan import zero_copy
+from shmring.collectives.plan.steps import Affine, Await, Claim, Copy, Loop, Publish, Reduce
+from shmring.collectives.plan.zero_copy import entered
 
 ZERO_COPY_FORMS = [form for form in FORMS if form[1] == "zero_copy"]
 SCHEDULES = [lowest, highest, in_turn(), rushing(0), delaying(1), at_random(1)]

@@ -1,11 +1,11 @@
-"""The worked example in `shmring.plan.two_shot` is the plan that its builder makes."""
+"""The worked example in `shmring.collectives.plan.two_shot` is the plan that its builder makes."""
 
 import itertools
 
-from shmring.plan import two_shot
-from shmring.plan.limits import LINE, Limits
-from shmring.plan.reduction import all_reduce_two_shot
-from shmring.plan.steps import IN, OUT, Await, Claim, Copy, Publish, Reduce, Release
+from shmring.collectives.plan import two_shot
+from shmring.collectives.plan.limits import LINE, Limits
+from shmring.collectives.plan.reduction import all_reduce_two_shot
+from shmring.collectives.plan.steps import IN, OUT, Await, Claim, Copy, Publish, Reduce, Release
 
 RANKS, CHUNKS = 3, 2
 # A slot of two lines: a slice has one line, since a rank stages the slices of both other ranks.
@@ -52,4 +52,4 @@ def example():
 
 
 def test_the_worked_example_is_what_the_builder_makes():
-    assert example() in two_shot.__doc__, f"write this into shmring/plan/two_shot.py:\n{example()}"
+    assert example() in two_shot.__doc__, f"write this into shmring/collectives/plan/two_shot.py:\n{example()}"

@@ -22,13 +22,13 @@ from support import compiled
 from support.children import in_child, status_of
 
 import shmring
+from shmring.core.memory.header import HEADER_NBYTES
+from shmring.core.ring.inspect import look
+from shmring.core.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
-from shmring.memory.header import HEADER_NBYTES
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
-from shmring.ring.inspect import look
 
-TAIL, HEAD = 128, 1408  # where the counters lie in the control area
-CONTROL_NBYTES = 1664
+TAIL, HEAD = 128, CONTROL_NBYTES - HEAD_NBYTES  # where the counters lie in the control area
 LAST = (1 << 64) - 1
 
 
@@ -452,16 +452,16 @@ def test_a_buffer_of_ring_nbytes_is_enough_wherever_it_lies():
 
 
 def test_a_buffer_that_is_too_small_or_holds_no_ring_is_refused():
-    with pytest.raises(ValueError, match="need 1696 bytes"):
-        format_ring(mmap.mmap(-1, 1695), 4, 8)
+    with pytest.raises(ValueError, match=f"need {CONTROL_NBYTES + 32} bytes"):
+        format_ring(mmap.mmap(-1, CONTROL_NBYTES + 31), 4, 8)
     for nothing in (bytearray(0), bytearray(10), bytearray(4096), mmap.mmap(-1, 4096)):
         for kind in (Producer, Consumer):
             with pytest.raises(SegmentError, match="no ring"):
                 kind(nothing)
     memory = shared(4, 8)
     with pytest.raises(SegmentError, match="no ring"):
-        Producer(memoryview(memory)[:1695])
-    assert Producer(memoryview(memory)[:1696]).nslots == 4
+        Producer(memoryview(memory)[: CONTROL_NBYTES + 31])
+    assert Producer(memoryview(memory)[: CONTROL_NBYTES + 32]).nslots == 4
 
 
 def test_a_ring_in_use_is_not_made_anew():
@@ -762,3 +762,12 @@ def test_an_end_survives_when_its_process_holds_another_liveness():
     other = mmap.mmap(-1, 4096)
     compiled.load("liveness_hooks").hold(other)
     assert (producer.peer, consumer.peer) == ("here", "here")
+
+
+def test_only_the_mark_of_a_death_without_an_id_shows_that_a_holder_is_gone():
+    """The mark with an id: a process takes the end at this moment (core/sync/keeper.h)."""
+    marked, asks_table, an_id = 1 << 30, 1 << 31, 4321
+    is_gone_by = compiled.load("ring_hooks").is_gone_by
+    assert is_gone_by(marked)
+    assert is_gone_by(marked | asks_table)
+    assert not any(map(is_gone_by, (0, an_id, an_id | asks_table, marked | an_id)))

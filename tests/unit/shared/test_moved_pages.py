@@ -5,11 +5,11 @@ import mmap
 import numpy as np
 import pytest
 
+from shmring.collectives.shared.movable import Properties, examine, mapped_files, whole_pages
+from shmring.collectives.shared.moved import MovedPages
+from shmring.core.memory.header import HEADER_NBYTES, RING
+from shmring.core.memory.unnamed import create_unnamed
 from shmring.errors import ClosedError
-from shmring.memory.header import HEADER_NBYTES, RING
-from shmring.memory.unnamed import create_unnamed
-from shmring.shared.movable import Properties, examine, mapped_files, whole_pages
-from shmring.shared.moved import MovedPages
 
 PAGE = mmap.PAGESIZE
 FIRST = -(-HEADER_NBYTES // PAGE) * PAGE

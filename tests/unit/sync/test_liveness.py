@@ -372,9 +372,9 @@ def test_the_keeper_takes_no_signal(memory):
 # Argument 1: a file of two pages. A signal handler that raises at the wrong moment has the same effect.
 FORGETFUL = IMPORT_HOOKS + """
 import mmap, sys
-from shmring.engine.outbox import prepare_outbox
+from shmring.collectives.engine.outbox import prepare_outbox
 from liveness_hooks import drop, hold, probe
-from shmring.memory.mapping import Mapping
+from shmring.core.memory.mapping import Mapping
 with open(sys.argv[1], "r+b") as file:
     elsewhere = Mapping(file.fileno(), 8192)
     mapping = Mapping(file.fileno(), 8192)

@@ -62,3 +62,47 @@ def test_a_message_that_is_there_at_the_first_look_teaches_nothing(sleepy):
 def test_a_waiter_without_a_budget_learns_nothing():
     waiter = hooks.Waiter(0)
     assert [waiter.wait(LONG_NS) for _ in range(99)] == [0] * 99
+
+
+def busy_from(now):
+    """Two long yields at that time: the module's waits do not yield from then on."""
+    hooks.yield_long(now)
+    hooks.yield_long(now + 1000)
+    return now + 1000
+
+
+def test_one_long_yield_is_taken_for_an_interrupt_and_two_in_a_row_for_a_busy_processor():
+    now = hooks.clock() + (1 << 50)
+    hooks.yield_long(now)
+    assert not hooks.is_busy_at(now + 1)
+    hooks.yield_long(now + hooks.FIRST_CROWD + 1)
+    assert not hooks.is_busy_at(now + hooks.FIRST_CROWD + 2)
+    second = now + hooks.FIRST_CROWD + 1000
+    hooks.yield_long(second)
+    assert hooks.is_busy_at(second + 1)
+    assert hooks.is_busy_at(second + hooks.FIRST_CROWD - 1)
+    assert not hooks.is_busy_at(second + hooks.FIRST_CROWD)
+
+
+def test_each_period_without_yields_is_twice_as_long_as_the_one_before_until_a_yield_after_it_is_short():
+    now = busy_from(hooks.clock() + (1 << 51))
+    lasts = []
+    for _ in range(8):
+        until = now
+        while hooks.is_busy_at(until):
+            until += hooks.FIRST_CROWD
+        lasts.append((until - now) // hooks.FIRST_CROWD)
+        now = until
+        hooks.yield_long(now)
+    longest = hooks.LONGEST_CROWD // hooks.FIRST_CROWD
+    assert lasts == [min(1 << i, longest) for i in range(8)]
+    now = busy_from(now + 2 * hooks.LONGEST_CROWD)
+    assert hooks.is_busy_at(now + hooks.FIRST_CROWD - 1)
+    assert not hooks.is_busy_at(now + hooks.FIRST_CROWD)
+
+
+def test_a_wait_on_a_busy_processor_sleeps_soon_whatever_its_budget():
+    waiter = hooks.Waiter(1 << 62)
+    busy_from(hooks.clock())
+    assert waiter.looks_before_sleep(yields=1000) < 1000
+    assert hooks.is_busy_at(hooks.clock())

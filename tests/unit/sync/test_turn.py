@@ -9,7 +9,7 @@ import pytest
 from support.children import in_child, status_of
 from support.interrupts import Interrupts, collector_off
 
-from shmring.sync.turn import Turn
+from shmring.core.sync.turn import Turn
 
 
 def test_one_thread_at_a_time_runs_a_function():

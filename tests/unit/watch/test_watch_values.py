@@ -9,9 +9,10 @@ import types
 import numpy as np
 import pytest
 
-from shmring.engine.kinds import KINDS, kind_and_root
-from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
-from shmring.observe.account import Standing
+from shmring.collectives.engine.kinds import kind_and_root
+from shmring.collectives.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
+from shmring.collectives.observe.account import Standing
+from shmring.collectives.plan.kinds import KINDS
 from shmring.watch import find, perfetto, processes, prometheus, report, skew
 from shmring.watch.find import Group, Job, Machine, Member
 from shmring.watch.page import _job, _number, origin_text, page, text
@@ -180,6 +181,14 @@ def test_rates_are_those_between_two_looks(monkeypatch):
     assert keeper["keeps_for_s"] == pytest.approx(1.0)
     assert (keeper["waiting_s"], one["keeps"], one["keeps_for_s"]) == (None, [], None)
     assert (after["barrier_us"], after["nearness"]) == (0.5, "far")
+
+
+def test_a_rank_in_no_call_that_uses_no_processor_is_idle(monkeypatch):
+    busy = looked(calls=10**6, pid=2)  # half of a processor, as `watched` has it
+    looks = (10 * S, (looked(pid=1), looked(pid=2))), (12 * S, (looked(pid=1), busy))
+    (_, before), (_, after) = watched(monkeypatch, *looks)
+    assert [one["state"] for one in before["ranks"]] == ["computing"] * 2
+    assert [one["state"] for one in after["ranks"]] == ["idle", "computing"]
 
 
 @pytest.mark.parametrize(("since", "shown"), [(2 * S, 0.0), (2 * S + 1, None), (0, None)])
@@ -378,21 +387,25 @@ def test_every_kind_of_call_has_its_name():
 # ---- processes ----
 
 
-def test_a_process_is_read_from_the_kernels_files(monkeypatch):
-    fields = {3: b"T", 14: b"150", 15: b"50", 22: b"4711", 39: b"6"}
-    stat = b"12 (a) b) " + b" ".join(fields.get(number, b"0") for number in range(3, 53))
-    files = {"stat": stat, "status": b"Name:\ta\nNSpid:\t12\t3\n", "cmdline": b"python\0-c\0" + b"x" * 70}
-    monkeypatch.setattr(processes, "_read", lambda path: files[path.rpartition("/")[2]])
+def test_a_process_is_read_from_the_kernels_files(tmp_path, monkeypatch):
+    fields = {3: "T", 14: "150", 15: "50", 22: "4711", 39: "6"}
+    (tmp_path / "12").mkdir()
+    stat, status, cmdline = (tmp_path / "12" / name for name in ("stat", "status", "cmdline"))
+    stat.write_text("12 (a) b) " + " ".join(fields.get(number, "0") for number in range(3, 53)))
+    status.write_text("Name:\ta\nNSpid:\t12\t3\n")
+    cmdline.write_text("python\0-c\0" + "x" * 70)
+    monkeypatch.setattr(processes, "_PROC", str(tmp_path))
     monkeypatch.setattr(processes.os, "sysconf", {"SC_CLK_TCK": 100}.get)
     found = processes.process(12)
     assert found == Process(12, 3, "python -c " + "x" * 47 + "...", "T", 6, 4711, 2 * S)
     assert len(found.command) == 60
     assert found.is_stopped
-    files["cmdline"] = b"x" * 60
-    files["status"] = b"Name:\ta\n"
+    cmdline.write_text("x" * 60)
+    status.write_text("Name:\ta\n")
     assert processes.process(12)[1:3] == (12, "x" * 60)
-    files["stat"] = b"12 (a) S 0"
+    stat.write_text("12 (a) S 0")
     assert processes.process(12) is None
+    assert processes.process(13) is None
 
 
 def test_a_job_has_the_pids_of_all_its_communicators():

@@ -8,10 +8,10 @@ import pytest
 from support.segments import page as header_page
 
 from shmring.channels.inspect import list_channels
-from shmring.memory import header as headers
-from shmring.memory import names, spelling
-from shmring.observe.account import account, culprits, duration, ranks_text, standings
-from shmring.observe.look import LOOK_NBYTES, look
+from shmring.collectives.observe.account import account, culprits, duration, ranks_text, standings
+from shmring.collectives.observe.look import LOOK_NBYTES, look
+from shmring.core.memory import header as headers
+from shmring.core.memory import names, spelling
 from shmring.watch.find import Group, Job, Member, look_at_jobs
 from shmring.watch.page import page, text
 from shmring.watch.report import Watcher

@@ -69,7 +69,9 @@ enum shmring_dtype {
     SHMRING_UINT64 = 11,
     SHMRING_BOOL = 12,
     SHMRING_COMPLEX64 = 13,
-    SHMRING_COMPLEX128 = 14
+    SHMRING_COMPLEX128 = 14,
+    SHMRING_FLOAT8_E4M3FN = 15,
+    SHMRING_FLOAT8_E5M2 = 16
 };
 
 /* The order of shmring.dtypes.OPS. */
@@ -83,7 +85,8 @@ enum shmring_op {
     SHMRING_BOR = 6,
     SHMRING_BXOR = 7,
     SHMRING_LAND = 8,
-    SHMRING_LOR = 9
+    SHMRING_LOR = 9,
+    SHMRING_ABSMAX = 10
 };
 
 /* Collectives. */

@@ -1,3 +1,0 @@
-# Outputs of calls (arrays/outputs.pyx).
-cdef object empty_like_array(object x, tuple shape)
-cdef tuple shape_of(object x)

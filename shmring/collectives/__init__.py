@@ -1,0 +1,1 @@
+"""How ranks combine arrays: plans, their execution, the calls, messages between ranks, and how ranks connect."""

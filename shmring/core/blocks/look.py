@@ -1,0 +1,57 @@
+"""Which processes hold which blocks, as seen from outside."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from shmring.core.blocks.pages import TARGET
+
+
+class HeldBlocks(NamedTuple):
+    """The blocks of one process of this user, those included that it keeps for a moment after their end.
+
+    Attributes
+    ----------
+    pid : int
+    nblocks : int
+    nbytes : int
+        Memory of all of them.
+    others : tuple of int
+        The other processes that hold some of them, too.
+    """
+
+    pid: int
+    nblocks: int
+    nbytes: int
+    others: tuple[int, ...]
+
+    def describe(self) -> str:
+        """A line for people."""
+        others = f", some of them held by {', '.join(map(str, self.others))}, too" if self.others else ""
+        return f"pid {self.pid}: {self.nblocks} blocks, {self.nbytes} bytes{others}"
+
+
+def held_blocks() -> list[HeldBlocks]:
+    """The processes that hold blocks, by pid. What is in flight, or only mapped, no process lists."""
+    sizes: dict[int, int] = {}  # by inode
+    held: dict[int, set[int]] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(OSError):  # gone, or another user's
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{descriptor}"
+                with suppress(FileNotFoundError):
+                    if os.readlink(path) == TARGET:
+                        status = os.stat(path)
+                        sizes[status.st_ino] = status.st_blocks * 512
+                        held.setdefault(pid, set()).add(status.st_ino)
+    return [
+        HeldBlocks(
+            pid,
+            len(inodes),
+            sum(sizes[inode] for inode in inodes),
+            tuple(other for other in sorted(held) if other != pid and held[other] & inodes),
+        )
+        for pid, inodes in sorted(held.items())
+    ]

@@ -1,0 +1,54 @@
+# Learns the fastest kind of stores into a ring of bytes between one writer and its readers.
+#
+# The writer has a learner (core/base/learner.pyx) for which one lap round the ring is a call, since it determines where
+# the next lap finds its lines. What a kind saves the writer it may cost the reader, so in a timed lap both time their
+# copies: what is written carries the parity of its lap, and the reader keeps the sum of its times for each parity.
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring.core.c.atomics cimport load_relaxed_u64, store_relaxed_u64
+from shmring.core.c.layout cimport SHMRING_ORDINARY, SHMRING_STRING, shmring_laps
+from shmring.core.kernel.reduce cimport copy_bytes
+from shmring.core.sync.backoff cimport now_ns
+
+
+# Begin a lap, before the writer stores at `position` of a ring of that length. Visible in `read_ns` are the reader's
+# times of all that was written more than one length before. `counter`: a word that only the writer stores, and the
+# reader loads when it looks for news.
+cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns,
+                    uint64_t *counter) noexcept nogil
+
+
+# Begin a lap if the last one is complete.
+cdef inline void advance_laps(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns,
+                              uint64_t *counter) noexcept nogil:
+    if <int64_t> (position - w.next_lap) >= 0:
+        begin_lap(w, position, length, read_ns, counter)
+
+
+# Copy into the ring by stores of that kind.
+cdef inline void write_in_lap(shmring_laps *w, void *to, const void *source, uint64_t nbytes, int kind) noexcept nogil:
+    cdef int64_t started
+    if w.timed == 0:
+        copy_bytes(to, source, nbytes, kind)
+        return
+    started = now_ns()
+    copy_bytes(to, source, nbytes, kind)
+    w.written_ns[w.timed - 1 & 1] += <uint64_t> (now_ns() - started)
+
+
+# Copy out of the ring what was written in a lap with that `timed`. The reader stores `read_ns`.
+cdef inline void read_in_lap(uint64_t timed, uint64_t *read_ns, void *to, const void *source, uint64_t nbytes,
+                             int kind) noexcept nogil:
+    cdef int64_t started
+    cdef uint64_t *sum = &read_ns[timed - 1 & 1]
+    if timed == 0:
+        copy_bytes(to, source, nbytes, kind)
+        return
+    started = now_ns()
+    copy_bytes(to, source, nbytes, kind)
+    store_relaxed_u64(sum, load_relaxed_u64(sum) + <uint64_t> (now_ns() - started))
+
+
+# How the reader loads data stored by `kind`: string instructions for string stores, else ordinary loads.
+cdef inline int stores_of_reader(int kind) noexcept nogil:
+    return SHMRING_STRING if kind == SHMRING_STRING else SHMRING_ORDINARY

@@ -1,2 +1,0 @@
-# What other Cython code cimports from `shmring.ring` (docs/embedding.md).
-from shmring.ring.spsc cimport *

@@ -1,6 +1,0 @@
-from typing import Any
-
-import torch
-
-def all_reduce_(tensor: torch.Tensor, op: Any = "sum", *, comm: Any = None, timeout: Any = ...) -> torch.Tensor: ...
-def allreduce(self: Any, tensors: list[torch.Tensor], opts: Any = ...) -> torch.distributed.Work: ...
