@@ -12,6 +12,11 @@ from shmring.core.sync.group cimport PUBLISHED, UNREADY, group_t
 from shmring.core.sync.liveness cimport drop_liveness, hold_liveness
 from shmring.core.sync.wait cimport wait_until
 
+cdef extern from "core/c/backoff.h" nogil:
+    ctypedef struct shmring_crowd:
+        pass
+    shmring_crowd crowd      # this module's record
+
 FIRST_TICK = FIRST_TICK_NS
 HALVINGS, TRIAL = MOST_HALVINGS, WAITS_PER_TRIAL
 FIRST_CROWD, LONGEST_CROWD = FIRST_CROWD_NS, LONGEST_CROWD_NS
@@ -103,6 +108,11 @@ def is_busy_at(int64_t now):
 def yield_long(int64_t now):
     """Note a long yield that ended at that time."""
     note_long_yield(now)
+
+
+def forget_long_yields():
+    """As if there had been none."""
+    memset(&crowd, 0, sizeof(shmring_crowd))
 
 
 def clock():

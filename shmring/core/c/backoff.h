@@ -248,8 +248,10 @@ static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
     p->began_ns = p->looked_ns = now;
     p->spin_until_ns = now + spin_budget(s);
     p->check_at_ns = now + LONGEST_SPIN_NS;
-    /* A waiter with long waits is not woken by several short ticks in each of them. */
-    if (s->spin && s->spin->halvings == MOST_HALVINGS && p->tick_ns < s->tick_ns) p->tick_ns = s->tick_ns;
+    /* A waiter with long waits is not woken by several short ticks in each of them. On a busy processor a sleep that is
+     * shorter than the kernel's tick has a timer set and taken back, which can take longer than the sleep. */
+    if (p->tick_ns < s->tick_ns && (is_crowded(now) || (s->spin && s->spin->halvings == MOST_HALVINGS)))
+        p->tick_ns = s->tick_ns;
     if (p->timeout_ns < 0) return;
     if (p->deadline_ns == 0) p->deadline_ns = p->timeout_ns < INT64_MAX - now ? now + p->timeout_ns : INT64_MAX;
     if (p->deadline_ns < p->spin_until_ns) p->spin_until_ns = p->deadline_ns;

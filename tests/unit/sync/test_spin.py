@@ -9,6 +9,12 @@ BUDGET_NS = 1 << 40  # longer than any delay of the machine
 SHORT_NS, LONG_NS = BUDGET_NS // 1000, 5 * BUDGET_NS
 
 
+@pytest.fixture(autouse=True)
+def _calm():
+    yield
+    hooks.forget_long_yields()
+
+
 @pytest.fixture
 def waiter():
     return hooks.Waiter(BUDGET_NS)
@@ -106,3 +112,9 @@ def test_a_wait_on_a_busy_processor_sleeps_soon_whatever_its_budget():
     busy_from(hooks.clock())
     assert waiter.looks_before_sleep(yields=1000) < 1000
     assert hooks.is_busy_at(hooks.clock())
+
+
+def test_a_wait_on_a_busy_processor_begins_with_its_longest_tick():
+    waiter = hooks.Waiter(BUDGET_NS)
+    busy_from(hooks.clock())
+    assert waiter.first_tick(20_000_000) == 20_000_000
