@@ -78,6 +78,26 @@ class Pool(pool.Pool):
         self.Process = self._tasks.make_worker  # type: ignore[method-assign]
         self._terminate_pool = self._tasks.terminate
         super().__init__(processes, initializer, initargs, maxtasksperchild, context)
+        self._cache.notifier = WhenClosed(self._worker_handler, self._change_notifier)
+
+    def _get_sentinels(self) -> list:
+        # Without the queue of results: the thread that looks after the workers has nothing to do at a result.
+        return [self._change_notifier._reader]
+
+    def apply(self, func, args=(), kwds={}):  # noqa: B006  the standard library's signature
+        """Call ``func(*args, **kwds)`` in a worker and wait for its result, as `multiprocessing.pool.Pool.apply`.
+
+        The calling thread puts the task itself: it has to wait anyway, and the thread that puts the tasks of other calls
+        need not be woken.
+        """
+        self._check_running()
+        result = pool.ApplyResult(self, None, None)
+        try:
+            self._tasks.put((result._job, 0, func, args, kwds))
+        except BaseException:
+            del self._cache[result._job]
+            raise
+        return result.get()
 
     def _map_async(self, func, iterable, mapper, chunksize=None, *callbacks: Any, **options: Any) -> Any:
         self._check_running()
@@ -93,6 +113,21 @@ class Pool(pool.Pool):
         self._tasks.inqueue = self._inqueue = SimpleQueue(ctx=self._ctx)
         self._tasks.outqueue = self._outqueue = SimpleQueue(ctx=self._ctx)
         self._quick_put, self._quick_get = self._tasks.put, self._tasks.next_result
+
+
+class WhenClosed:
+    """Wakes the thread that looks after the workers when no call is left, but only in a closed pool, which ends then.
+
+    `Pool.close` wakes the thread, too, after it has changed the state: so it learns of a call that ended before.
+    """
+
+    def __init__(self, thread: Any, notifier: Any) -> None:
+        self._thread, self._notifier = thread, notifier
+
+    def put(self, item: None) -> None:
+        """No call is left."""
+        if self._thread._state != pool.RUN:
+            self._notifier.put(item)
 
 
 class Tasks:

@@ -315,3 +315,29 @@ def test_a_pool_that_is_terminated_right_after_a_loss_ends():
         pool.imap(run_or_end, [KILLED] * 5)
         pool.terminate()
         pool.join()
+
+
+def test_results_do_not_wake_the_thread_that_looks_after_the_workers(monkeypatch):
+    looks = []
+    look = shmring.multiprocessing.pool.Pool._maintain_pool
+    monkeypatch.setattr(shmring.multiprocessing.pool.Pool, "_maintain_pool", lambda *args: looks.append(look(*args)))
+    with shmring.multiprocessing.get_context("fork").Pool(2) as pool:
+        assert [pool.apply(abs, (i,)) for i in range(200)] == list(range(200))
+        assert pool.map(abs, range(200)) == list(range(200))
+        assert len(looks) < 20
+        waits = pool.map_async(time.sleep, [0.1] * 4, 1)
+        pool.close()
+        pool.join()
+        assert waits.get() == [None] * 4
+
+
+def test_apply_whose_arguments_do_not_pickle_raises_and_leaves_no_call():
+    with shmring.multiprocessing.get_context("fork").Pool(1) as pool:
+        with pytest.raises(Exception, match="pickle"):
+            pool.apply(abs, (lambda: None,))
+        assert pool.apply(abs, (-1,)) == 1
+        assert not pool._cache
+        pool.close()
+        with pytest.raises(ValueError, match="not running"):
+            pool.apply(abs, (-1,))
+        pool.join()
