@@ -87,8 +87,8 @@ class Pool(pool.Pool):
     def apply(self, func, args=(), kwds={}):  # noqa: B006  the standard library's signature
         """Call ``func(*args, **kwds)`` in a worker and wait for its result, as `multiprocessing.pool.Pool.apply`.
 
-        The calling thread puts the task itself: it has to wait anyway, and the thread that puts the tasks of other calls
-        need not be woken.
+        The calling thread puts the task itself: it has to wait anyway, and the thread that puts the tasks of other
+        calls need not be woken.
         """
         self._check_running()
         result = pool.ApplyResult(self, None, None)

@@ -64,7 +64,8 @@ FACTS = {
         {"one_shot_nbytes": 0}, None, lambda c: hooks.begin_with(c.engine, exchanges=False), all_reduce,
         f"{EXCHANGE}, rank . by {TWO_SHOT}|{TWO_SHOT}, rank . by {EXCHANGE}"),
     "threshold of one shot": (
-        {"one_shot_nbytes": 0}, None, lambda c: tune(c, one_shot_nbytes=1 << 30), all_reduce, "one_shot, [0-9]+ rounds? of"),
+        {"one_shot_nbytes": 0}, None, lambda c: tune(c, one_shot_nbytes=1 << 30), all_reduce,
+        "one_shot, [0-9]+ rounds? of"),
     "threshold of flat reduces": (
         {}, None, lambda c: tune(c, flat_reduce_nbytes=0),
         lambda c: c.reduce(ones(c), root=0), "flat, .* by sliced|sliced, .* by flat"),
