@@ -91,7 +91,7 @@ class Pool(pool.Pool):
         calls need not be woken.
         """
         self._check_running()
-        result = pool.ApplyResult(self, None, None)
+        result: Any = pool.ApplyResult(self, None, None)
         try:
             self._tasks.put((result._job, 0, func, args, kwds))
         except BaseException:

@@ -136,11 +136,12 @@ cdef class Program:
     cdef int plan_trials(self, int nslots) except -1:
         """Set how long trials are, and in how many calls of it the choice of one rank reaches all ranks."""
         cdef int kind = COLLECTIVES[self.plan.kind].code
-        cdef uint64_t rounds = max(self.code.rounds, <uint64_t> 1)
-        for other in self.plans:
-            rounds = min(rounds, max((<Program> other).code.rounds, <uint64_t> 1))
+        cdef uint64_t rounds
+        cdef Program other
         # Until all places have been written in one way, their lines are where the way before left them.
-        self.code.window = LEAST_TIMED + (nslots * self.code.places + rounds - 1) // rounds
+        for other in self.plans:
+            rounds = max(other.code.rounds, <uint64_t> 1)
+            self.code.window = max(self.code.window, LEAST_TIMED + (nslots * other.code.places + rounds - 1) // rounds)
         # Where every rank loads from every other one, no rank is a whole call ahead; else by as many rounds as slots.
         self.code.lead = nslots + 2
         if KIND[kind].reads == READS_ALL and KIND[kind].outputs == OF_ALL:

@@ -50,6 +50,10 @@ BUILDERS: dict[tuple[str, str], Builder] = {
 PLANNED = tuple(dict.fromkeys(kind for kind, _ in BUILDERS))  # those that have plans
 # With more ranks an exchange stores more than it saves: never faster (docs/maintainers/experiments.md), so not tried.
 EXCHANGE_RANKS = 4
+# The piece with which calls begin, near the best one on every processor measured (docs/maintainers/experiments.md), and
+# the least bytes of a piece and of each rank's part of it.
+FIRST_PIECE_NBYTES = 1 << 17
+LEAST_PIECE_NBYTES, LEAST_PART_NBYTES = 1 << 14, 1 << 10
 ROOTED = frozenset(kind.name for kind in COLLECTIVES.values() if kind.has_root)
 
 
@@ -78,6 +82,7 @@ DIMENSIONS = (
     Dimension("path", "direct", ("direct", "staged")),
     Dimension("output", "past_cache_nbytes", ("by rule", "ordinary", "streaming", "string")),
     Dimension("schedule", "stores"),
+    Dimension("piece", "round_nbytes"),
     Dimension("threads", "split_nbytes"),
 )
 
@@ -168,6 +173,18 @@ def schedules(
     return (*found, "hierarchical") if whole * limits.slack > limit else found
 
 
+def pieces(kind: str, size: int, nbytes: int | Sequence, limits: Limits = DEFAULT_LIMITS) -> tuple[int, ...]:
+    """The most bytes that a rank may stage in one round, of those that come into question: first the one to begin with,
+    then a whole slot and a quarter of the first one, where these make a difference. `Limits.round_nbytes` pins it."""
+    if limits.round_nbytes is not None or not isinstance(nbytes, int):
+        return (limits.capacity,)
+    least = max(LEAST_PIECE_NBYTES, size * LEAST_PART_NBYTES)
+    first = min(limits.capacity, max(FIRST_PIECE_NBYTES, least))
+    staged = nbytes * max(COLLECTIVES[kind].blocks_in.among(size) - 1, 1)
+    others = [n for n in (limits.capacity, first // 4 // LINE * LINE) if n != first and n >= least]
+    return (first, *(n for n in others if staged > min(n, first)))
+
+
 def ways(
     kind: str,
     size: int,
@@ -186,6 +203,7 @@ def ways(
     """
     values: dict[str, dict[str, dict[str, Any]]] = {
         "schedule": {name: {"schedule": name} for name in schedules(kind, size, nbytes, limits, hierarchy, wide)},
+        "piece": {f"{n} bytes": {"limits": {"round_nbytes": n}} for n in pieces(kind, size, nbytes, limits)},
         "threads": {name: {"threads": n} for name, n in zip(("by rule", "otherwise"), threads, strict=False)},
     }
     names = {name: tuple(changes) for name, changes in values.items()}
