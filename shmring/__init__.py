@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from shmring.channels.sender import Sender
     from shmring.channels.waiting import wait
     from shmring.collectives.calls.async_work import Work
-    from shmring.collectives.calls.call import Call
+    from shmring.collectives.calls.plan import Plan
     from shmring.collectives.calls.tracing import Timeline
     from shmring.collectives.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
     from shmring.collectives.shared.share import Shared
@@ -84,7 +84,7 @@ _MODULES = {
     "shmring.channels.sender": ("Sender",),
     "shmring.channels.waiting": ("wait",),
     "shmring.collectives.calls.async_work": ("Work",),
-    "shmring.collectives.calls.call": ("Call",),
+    "shmring.collectives.calls.plan": ("Plan",),
     "shmring.collectives.calls.tracing": ("Timeline",),
     "shmring.communicator": ("Communicator",),
     "shmring.launch.init": ("init",),
@@ -97,7 +97,7 @@ _MODULES = {
     "shmring.collectives.shared.share": ("Shared",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
-_SUBMODULES = ("config", "dtypes", "ring")
+_SUBMODULES = ("config", "dtypes", "errors", "ring", "typing")
 
 __all__ = [
     "ANY_SOURCE",
@@ -106,7 +106,6 @@ __all__ = [
     "Block",
     "BlockLostError",
     "BrokenError",
-    "Call",
     "ChannelLook",
     "ClosedError",
     "CollectiveTimeoutError",
@@ -126,6 +125,7 @@ __all__ = [
     "ObjectError",
     "OutOfSharedMemoryError",
     "PeerLostError",
+    "Plan",
     "Queue",
     "RankFailedError",
     "Receiver",
@@ -148,6 +148,7 @@ __all__ = [
     "channel",
     "fan_in",
     "from_mpi",
+    "get_include",
     "init",
     "kernels",
     "leftovers",
@@ -182,4 +183,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_SUBMODULES, *(name for name in globals() if name.startswith("__"))})

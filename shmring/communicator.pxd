@@ -6,13 +6,13 @@ from shmring.collectives.p2p.requests cimport Messages
 
 
 cdef class Communicator:
-    cdef readonly Executor executor      # makes the collectives on arrays
-    cdef readonly object engine          # what `Executor.engine` is; rooms written in Python reach it by this
-    cdef readonly Messages messages
+    cdef Executor executor               # makes the collectives on arrays
+    cdef readonly object _engine         # what `Executor.engine` is; rooms written in Python reach it by this
+    cdef Messages messages
     cdef readonly int rank
     cdef readonly int size
     cdef readonly object parent_ranks
-    cdef readonly object object_turn     # of the calls that consist of several collectives (shmring.core.sync.turn)
+    cdef readonly object _object_turn    # of the calls that consist of several collectives (shmring.core.sync.turn)
     cdef int64_t timeout_ns
     cdef dict __dict__                   # programs keep attributes of their own here
     cdef object __weakref__

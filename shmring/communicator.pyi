@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from typing_extensions import Self, Unpack
 
 from shmring.collectives.calls.async_work import Work
-from shmring.collectives.calls.call import Call
+from shmring.collectives.calls.plan import Plan
 from shmring.collectives.calls.tracing import Timeline
 from shmring.collectives.engine.engine import Engine
 from shmring.collectives.p2p.requests import Message, Request
@@ -27,10 +27,8 @@ _Async: TypeAlias = Literal[True]
 
 class Communicator:
     # All are read-only.
-    engine: Engine
-    executor: Any
-    messages: Any
-    object_turn: Turn
+    _engine: Engine
+    _object_turn: Turn
     rank: int
     size: int
     name: str
@@ -394,7 +392,7 @@ class Communicator:
         op: Op = "sum",
         *,
         timeout: Timeout = ...,
-    ) -> Call[_A]: ...
+    ) -> Plan[_A]: ...
     @overload
     def plan(
         self,
@@ -404,7 +402,7 @@ class Communicator:
         op: Op = "sum",
         *,
         timeout: Timeout = ...,
-    ) -> Call[_A]: ...
+    ) -> Plan[_A]: ...
     @overload
     def plan(
         self,
@@ -415,7 +413,7 @@ class Communicator:
         root: int = 0,
         *,
         timeout: Timeout = ...,
-    ) -> Call[_A | None]: ...
+    ) -> Plan[_A | None]: ...
     @overload
     def plan(
         self,
@@ -426,15 +424,15 @@ class Communicator:
         root: int = 0,
         *,
         timeout: Timeout = ...,
-    ) -> Call[_A | None]: ...
+    ) -> Plan[_A | None]: ...
     @overload
-    def plan(self, collective: Literal["broadcast"], x: _A, root: int = 0, *, timeout: Timeout = ...) -> Call[_A]: ...
+    def plan(self, collective: Literal["broadcast"], x: _A, root: int = 0, *, timeout: Timeout = ...) -> Plan[_A]: ...
     @overload
-    def plan(self, collective: Literal["barrier"], *, timeout: Timeout = ...) -> Call[None]: ...
+    def plan(self, collective: Literal["barrier"], *, timeout: Timeout = ...) -> Plan[None]: ...
     @overload
     def plan(
         self, collective: Literal["all_reduce_many"], arrays: Sequence[_A], op: Op = "sum", *, timeout: Timeout = ...
-    ) -> Call[list[_A]]: ...
+    ) -> Plan[list[_A]]: ...
     # The others, with the arguments of the method.
     @overload
     def plan(
@@ -442,7 +440,7 @@ class Communicator:
         collective: Literal["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"],
         *args: Any,
         **kwargs: Any,
-    ) -> Call[Any]: ...
+    ) -> Plan[Any]: ...
     def send(self, x: Array, dst: int | None, tag: int = 0, *, timeout: Timeout = ...) -> None: ...
     def recv(
         self, x: Array | None = None, src: int | None = -1, tag: int = -1, *, timeout: Timeout = ...

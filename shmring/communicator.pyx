@@ -9,7 +9,7 @@ cimport cython
 from shmring.core.base.timeouts cimport int_of, resolve_timeout, timeout_to_ns
 from shmring.collectives.calls.calls cimport all_to_all, barrier, broadcast, combine, reduce, with_blocks
 from shmring.collectives.calls.coalesced cimport all_reduce_many
-from shmring.collectives.calls.call cimport plan
+from shmring.collectives.calls.plan cimport plan
 from shmring.collectives.calls.local cimport LocalExecutor
 from shmring.collectives.engine.engine cimport Engine
 from shmring.collectives.engine.kinds cimport (
@@ -72,7 +72,7 @@ cdef class Communicator:
     """
 
     def __cinit__(self, engine not None, parent_ranks=None, *args, **kwargs):
-        self.engine = engine
+        self._engine = engine
         self.parent_ranks = parent_ranks
         if isinstance(engine, Engine):
             engine.sharing = engine.sharing or sharing_of(engine)
@@ -84,19 +84,19 @@ cdef class Communicator:
         self.rank = self.executor.rank
         self.size = self.executor.size
         self.timeout_ns = timeout_to_ns(engine.config.timeout)
-        self.object_turn = Turn(engine.name)
+        self._object_turn = Turn(engine.name)
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
     @property
     def name(self):
         """The name of this communicator in messages."""
-        return self.engine.name
+        return self._engine.name
 
     @property
     def config(self):
         """The settings that it was made with, a `shmring.config.Config`."""
-        return self.engine.config
+        return self._engine.config
 
     @property
     def nodes(self):
@@ -106,26 +106,29 @@ cdef class Communicator:
     @property
     def closed(self):
         """Whether `close` was called here."""
-        return self.engine.is_closed
+        return self._engine.is_closed
 
     @property
     def is_broken(self):
         """Whether a peer was lost or late, or a rank aborted; then every call raises."""
-        return self.engine.is_broken
+        return self._engine.is_broken
 
     def __repr__(self):
-        state = " closed" if self.engine.is_closed else " broken" if self.engine.is_broken else ""
+        state = " closed" if self._engine.is_closed else " broken" if self._engine.is_broken else ""
         return f"<shmring.{type(self).__name__} {self.name!r} rank {self.rank} of {self.size}{state}>"
 
     def __reduce__(self):
         raise TypeError("a communicator belongs to its process and can be neither copied nor pickled; "
                         "call shmring.init() in the other process")
 
+    def __dir__(self):
+        return [name for name in object.__dir__(self) if name not in HINTS]
+
     def __enter__(self):
         return self
 
     def __exit__(self, kind, value, traceback):
-        engine = self.engine
+        engine = self._engine
         if kind is not None and not (engine.is_closed or engine.is_inherited or engine.is_broken):
             engine.abort(f"{kind.__name__}: {value}")
         self.close()
@@ -141,7 +144,7 @@ cdef class Communicator:
         reason : str
             At most about 200 bytes of it are kept.
         """
-        self.engine.abort(str(reason))
+        self._engine.abort(str(reason))
 
     def close(self):
         """Leave the communicator and free its memory. Idempotent.
@@ -154,15 +157,15 @@ cdef class Communicator:
         this rank has shared (`share`) becomes private, with the errors of
         `shmring.collectives.shared.share.Shared.close`.
         """
-        if self.engine.progress is not None:
-            self.engine.progress.close(self.engine.config.timeout)
+        if self._engine.progress is not None:
+            self._engine.progress.close(self._engine.config.timeout)
         try:
-            self.engine.close()
+            self._engine.close()
         finally:
-            if self.engine.progress is not None:
-                self.engine.progress.retire()
-            if self.engine.sharing is not None:
-                _share.close_all(self.engine)
+            if self._engine.progress is not None:
+                self._engine.progress.retire()
+            if self._engine.sharing is not None:
+                _share.close_all(self._engine)
 
     # ---- collectives on arrays ---------------------------------------------------------------------------------------
 
@@ -506,7 +509,7 @@ cdef class Communicator:
 
         Returns
         -------
-        Call
+        Plan
             Call it to make the collective; ``plan.start()`` makes it asynchronously, ``plan.describe()`` explains it.
 
         Raises
@@ -1298,7 +1301,7 @@ cdef class Communicator:
         Not collective; costs nothing to the calls. ``docs/watching.md`` has all names with their units. They are
         stable: a minor version may add some, and none changes its meaning.
         """
-        return self.engine.stats() | {"pair_queues": self.messages.stats()}
+        return self._engine.stats() | {"pair_queues": self.messages.stats()}
 
     def explain(self, collective, nbytes, op="sum", root=0, dtype="float32"):
         """Explain which algorithms a collective takes and tries, and the bytes and synchronisations of each.
@@ -1306,7 +1309,7 @@ cdef class Communicator:
         Parameters
         ----------
         collective : str
-            The name of the method, e.g. ``"all_reduce"``; any collective on arrays that has plans.
+            The name of the method, e.g. ``"all_reduce"``; any collective on arrays that has schedules.
         nbytes : int
             Bytes of the array ``x`` that the method takes.
         op : str

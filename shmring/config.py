@@ -50,7 +50,7 @@ class Internals:
     """Largest reduce that the root makes alone; -1: derived from the cost model."""
     hierarchical_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
     """On machines with several locality domains (sockets, NUMA nodes, caches): largest collective that still
-    uses a flat plan; 0: hierarchical plans at every size; -1: measured times choose, from a first guess."""
+    uses a flat schedule; 0: hierarchical ones at every size; -1: measured times choose, from a first guess."""
     round_nbytes: int = _setting(-1, lambda n: n == -1 or n >= 128, "at least 128, or -1 for a whole slot")
     """Most bytes that a rank publishes in one round, at least 128; -1: a whole slot."""
     nearness: int = _setting(-1, lambda n: n in (-1, 0, 1), "1, 0, or -1 for automatic")

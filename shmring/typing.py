@@ -2,7 +2,7 @@
 
     def mean(comm: shmring.Communicator, x: shmring.typing.Array) -> None: ...
 
-Classes with a type parameter are `Queue`, `JoinableQueue`, `Receiver` and `Latest` (what they carry), `Work` and `Call`
+Classes with a type parameter are `Queue`, `JoinableQueue`, `Receiver` and `Latest` (what they carry), `Work` and `Plan`
 (what they return): ``shmring.Queue[bytes]``.
 """
 

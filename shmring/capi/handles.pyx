@@ -162,7 +162,7 @@ cdef comm_t *open_comm(object owner) except NULL:
     calls = owner
     if owner.nodes is not None:
         raise TypeError(f"comm_open takes a communicator of one machine, such as comm.local, not {owner!r}")
-    engine = calls.engine
+    engine = calls._engine
     engine.share_turns()
     h = <comm_t *> calloc(1, sizeof(comm_t))
     if h == NULL:

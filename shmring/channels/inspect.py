@@ -26,17 +26,28 @@ from shmring.errors import ShmringError
 
 
 class ChannelLook(NamedTuple):
-    """State of a channel, and its rates over an interval."""
+    """State of a channel, and its rates over an interval.
+
+    Attributes
+    ----------
+    name : str
+        The name of its segment; the channel itself may have none.
+    is_named : bool
+        Whether the segment still has this name.
+    ring : RingLook
+        The state of its ring and of both ends.
+    messages_per_s, nbytes_per_s : float
+        Messages sent, and bytes written into the ring, headers included.
+    holders : tuple
+        For a queue: the processes that hold its locks for sending and for receiving, or None.
+    """
 
     name: str
-    """The name of its segment; the channel itself may have none."""
     is_named: bool
     ring: RingLook
     messages_per_s: float
     nbytes_per_s: float
-    """Bytes written into the ring, headers included."""
     holders: tuple[int | None, int | None] = (None, None)
-    """For a queue: the processes that hold its locks for sending and for receiving."""
 
     @property
     def waiting(self) -> str:

@@ -161,7 +161,7 @@ cdef class Receiver(RingReceiver):
             return content
         pickled = content
         try:
-            return unpickle_block(pickled.block, self.channel, pickled.flight)
+            return unpickle_block(pickled.block, self._channel, pickled.flight)
         except ObjectError:
             raise
         except BaseException:              # of a signal handler: it was not received, and the next call begins again
@@ -204,7 +204,7 @@ cdef class Receiver(RingReceiver):
         if kind_of(word) != OBJECT:
             return content
         pickled = PickledContent.__new__(PickledContent)
-        pickled.block, pickled.flight = content, taken_blocks(content, self.channel, word)
+        pickled.block, pickled.flight = content, taken_blocks(content, self._channel, word)
         return pickled
 
     cdef int copy(self, void *to, const frame_t *f, uint64_t skipped) except -1:
@@ -550,14 +550,14 @@ cdef class Receiver(RingReceiver):
                                     <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
             is_object = kind_of(f.word) == OBJECT
             if is_object:
-                flight = taken_blocks(self.lease.view(), self.channel, f.word)
+                flight = taken_blocks(self.lease.view(), self._channel, f.word)
         else:
             is_object = type(self.kept[0]) is PickledContent
             flight = (<PickledContent>self.kept[0]).flight if is_object else None
             array = (<PickledContent>self.kept[0]).block if is_object else self.kept_array()
             self.lease = make_lease(self, array, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
         if is_object:
-            self.lease.hold_object(partial(unpickle_leased, self.channel, flight))
+            self.lease.hold_object(partial(unpickle_leased, self._channel, flight))
         return self.lease
 
     @cython.critical_section

@@ -86,7 +86,7 @@ cdef class RecordSender(RingSender):
             Not one record of the channel's dtype. Nothing was sent.
         """
         self.require_idle()
-        sent = self.send_many(one_record(record, self.channel.dtype), timeout)
+        sent = self.send_many(one_record(record, self._channel.dtype), timeout)
         if not sent and self.policy == WAITS:
             raise self.full()
         return self.reached() if sent else False
@@ -106,7 +106,7 @@ cdef class RecordSender(RingSender):
             False if there is no room: nothing was sent.
         """
         self.require_idle()
-        return self.send_many(one_record(record, self.channel.dtype), 0) == 1
+        return self.send_many(one_record(record, self._channel.dtype), 0) == 1
 
     @cython.critical_section
     def send_many(self, records, timeout=None):
@@ -137,7 +137,7 @@ cdef class RecordSender(RingSender):
         cdef const char *source
         cdef int outcome
         self.require_idle()
-        array = records_of(records, self.channel.dtype)
+        array = records_of(records, self._channel.dtype)
         self.require_idle()              # again: making the array may have run Python code that used this end
         count = cnp.PyArray_SIZE(array)
         source = <const char *>cnp.PyArray_DATA(array)
@@ -168,7 +168,7 @@ cdef class RecordSender(RingSender):
         int
             The number of records sent. If the coroutine is cancelled, some may have been sent.
         """
-        array = records_of(records, self.channel.dtype)
+        array = records_of(records, self._channel.dtype)
         done = self.send_many(array, 0)
         while done < array.size and self.policy == WAITS:
             await self._room()
@@ -241,7 +241,7 @@ cdef class RecordSender(RingSender):
         self.require_idle()
         self.require_receiver()
         self.unsent_nbytes = self.p.slot_nbytes
-        return lend(self, most, self.channel.dtype, 1)
+        return lend(self, most, self._channel.dtype, 1)
 
     @cython.critical_section
     def commit(self, count=None):
@@ -272,7 +272,7 @@ cdef class RecordSender(RingSender):
     @property
     def dtype(self):
         """The dtype of the records."""
-        return self.channel.dtype
+        return self._channel.dtype
 
     @property
     def capacity(self):
@@ -340,7 +340,7 @@ cdef class RecordReceiver(RingReceiver):
             ``count`` is not positive.
         """
         cdef uint64_t n = self.await_records(checked_count(count, INT64_MAX), timeout_to_ns(timeout))
-        out = np.empty(n, self.channel.dtype)
+        out = np.empty(n, self._channel.dtype)
         self.pop(cnp.PyArray_DATA(out), n)
         return out
 
@@ -383,8 +383,8 @@ cdef class RecordReceiver(RingReceiver):
             ``out`` is no such array, or is empty.
         """
         cdef uint64_t n
-        if not isinstance(out, np.ndarray) or out.dtype != self.channel.dtype:
-            raise TypeError(f"out must be an array of {self.channel.dtype}")
+        if not isinstance(out, np.ndarray) or out.dtype != self._channel.dtype:
+            raise TypeError(f"out must be an array of {self._channel.dtype}")
         if not (out.flags.c_contiguous and out.flags.writeable) or out.size == 0:
             raise ValueError("out must be contiguous, writable, and not empty")
         n = self.await_records(out.size, timeout_to_ns(timeout))
@@ -419,14 +419,14 @@ cdef class RecordReceiver(RingReceiver):
         if self.checks_copies:
             self.lend_copy(n)
         else:
-            lend(self, n, self.channel.dtype, 1)
+            lend(self, n, self._channel.dtype, 1)
         return self.lease
 
     cdef int lend_copy(self, uint64_t most) except -1:
         """As `lend`, where the sender may disconnect this end."""
         cdef int64_t count
         cdef const char *address = ring_peek(&self.c, most, &count)
-        records = np.empty(max(count, <int64_t>0), self.channel.dtype)
+        records = np.empty(max(count, <int64_t>0), self._channel.dtype)
         if count > 0:
             memcpy(cnp.PyArray_DATA(records), address, cnp.PyArray_NBYTES(records))
         if self.is_cut_off():
@@ -506,7 +506,7 @@ cdef class RecordReceiver(RingReceiver):
     @property
     def dtype(self):
         """The dtype of the records."""
-        return self.channel.dtype
+        return self._channel.dtype
 
     @property
     def capacity(self):

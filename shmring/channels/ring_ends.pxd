@@ -15,7 +15,7 @@ cdef enum:     # result of `make_room`, beside READY and LATE
 
 
 cdef class RingSender(RingEnd):
-    cdef readonly object channel       # the memory and its settings (channels/memory.py)
+    cdef readonly object _channel      # the memory and its settings (channels/memory.py)
     cdef int policy
     cdef bint is_broadcast
     cdef int64_t slow_ns               # a receiver that leaves no room for so long is disconnected; -1: none is
@@ -35,7 +35,7 @@ cdef class RingSender(RingEnd):
 
 
 cdef class RingReceiver(RingEnd):
-    cdef readonly object channel
+    cdef readonly object _channel
     cdef bint checks_copies            # the sender may disconnect this end, and overwrite the slots that it is reading
 
     cdef bint has_next(self, int64_t deadline_ns) except -1

@@ -187,22 +187,22 @@ cdef class RingSender(RingEnd):
 
     def __cinit__(self, channel, role):
         place_in(self, channel, role, "sender")
-        self.channel = channel
+        self._channel = channel
         self.policy = POLICIES.index(channel.when_full)
         self.is_broadcast = channel.is_broadcast
         self.slow_ns = channel.slow_ns
 
     cdef object title(self):
-        return self.channel.title if self.channel is not None else "this channel"
+        return self._channel.title if self._channel is not None else "this channel"
 
     cdef int attached(self) except? -1:
-        return take_in(self, self.channel)
+        return take_in(self, self._channel)
 
     cdef int close_end(self, bint in_good_order) except -1:
-        return leave_channel(self, self.channel, in_good_order)
+        return leave_channel(self, self._channel, in_good_order)
 
     def __reduce__(self):
-        return reduced(self, self.channel)
+        return reduced(self, self._channel)
 
     # ---- receivers ----
 
@@ -225,7 +225,7 @@ cdef class RingSender(RingEnd):
 
     cdef object peer_lost(self):
         if self.p.nheads == 1:
-            return lost(self, self.channel)
+            return lost(self, self._channel)
         return PeerLostError(f"all {self.p.nheads} receivers of this broadcast are closed or dead, or were "
                              "disconnected", -1, self.ring.heads[0].consumer.liveness.pid)
 
@@ -370,12 +370,12 @@ cdef class RingSender(RingEnd):
     @property
     def name(self):
         """The name it was opened by."""
-        return self.channel.key
+        return self._channel.key
 
     @property
     def when_full(self):
         """What sending does when there is no room: ``wait`` or ``drop_newest``."""
-        return self.channel.when_full
+        return self._channel.when_full
 
     @property
     @cython.critical_section
@@ -407,7 +407,7 @@ cdef class RingSender(RingEnd):
             state = f", {self.taken_nbytes()} bytes taken"
             if self.is_busy and self.unsent_nbytes:
                 state += f", to send {self.unsent_nbytes} bytes"
-        return f"<shmring.{type(self).__name__} of {self.channel.title}{state}>"
+        return f"<shmring.{type(self).__name__} of {self._channel.title}{state}>"
 
 
 # ---- receiving -------------------------------------------------------------------------------------------------------
@@ -420,20 +420,20 @@ cdef class RingReceiver(RingEnd):
 
     def __cinit__(self, channel, role):
         place_in(self, channel, role, "receiver")
-        self.channel = channel
+        self._channel = channel
         self.checks_copies = channel.slow_ns >= 0
 
     cdef object title(self):
-        return self.channel.title if self.channel is not None else "this channel"
+        return self._channel.title if self._channel is not None else "this channel"
 
     cdef int attached(self) except? -1:
-        return take_in(self, self.channel)
+        return take_in(self, self._channel)
 
     cdef int close_end(self, bint in_good_order) except -1:
-        return leave_channel(self, self.channel, in_good_order)
+        return leave_channel(self, self._channel, in_good_order)
 
     def __reduce__(self):
-        return reduced(self, self.channel)
+        return reduced(self, self._channel)
 
     cdef bint has_next(self, int64_t deadline_ns) except -1:
         """Whether a call would return a message, or raise an error, without waiting.
@@ -489,15 +489,15 @@ cdef class RingReceiver(RingEnd):
     cdef object peer_lost(self):
         if self.is_cut_off():
             pid = self.watch.other.liveness.pid
-            return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which "
-                                     f"left no room for {self.channel.slow_ns / 1e9:g} s: what it had not received is "
+            return DisconnectedError(f"process {pid} has disconnected this receiver of {self._channel.title}, which "
+                                     f"left no room for {self._channel.slow_ns / 1e9:g} s: what it had not received is "
                                      "lost", -1, pid)
-        return lost(self, self.channel)
+        return lost(self, self._channel)
 
     cdef object stream_over(self):
         """The error that no further message can come."""
         if self.peer_state() == END_CLOSED:
-            return EndOfStreamError(f"the sender of {self.channel.title} has closed it, and all was received")
+            return EndOfStreamError(f"the sender of {self._channel.title} has closed it, and all was received")
         return self.peer_lost()
 
     def try_recv(self, default=None):
@@ -587,12 +587,12 @@ cdef class RingReceiver(RingEnd):
     @property
     def name(self):
         """The name it was opened by."""
-        return self.channel.key
+        return self._channel.key
 
     @property
     def when_full(self):
         """What sending does when there is no room: ``wait`` or ``drop_newest``."""
-        return self.channel.when_full
+        return self._channel.when_full
 
     @property
     @cython.critical_section
@@ -615,4 +615,4 @@ cdef class RingReceiver(RingEnd):
         return max(0, <int64_t>(self.ring.sent.messages - self.watch.counts.messages))
 
     def __repr__(self):
-        return f"<shmring.{type(self).__name__} of {self.channel.title}{', closed' if self.is_closed else ''}>"
+        return f"<shmring.{type(self).__name__} of {self._channel.title}{', closed' if self.is_closed else ''}>"

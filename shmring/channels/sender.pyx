@@ -294,13 +294,13 @@ cdef class Sender(RingSender):
         """
         cdef message_t m
         self.require_idle()
-        pickled = pickle_object(obj, self.channel)
-        if not await_crate(pickled, self.channel, timeout_to_ns(timeout)):
+        pickled = pickle_object(obj, self._channel)
+        if not await_crate(pickled, self._channel, timeout_to_ns(timeout)):
             raise self.full()
         _keeper = encode_pickled(pickled, &m)
         if not self.send_encoded(&m, timeout_to_ns(timeout)):
             return False
-        leave_blocks(pickled, self.channel)
+        leave_blocks(pickled, self._channel)
         return True
 
     def send_async(self, x):
@@ -331,12 +331,12 @@ cdef class Sender(RingSender):
         coroutine
             Raises as `send_object`. If it is cancelled, nothing was sent.
         """
-        return self._send_in_steps(pickle_object(obj, self.channel), True)
+        return self._send_in_steps(pickle_object(obj, self._channel), True)
 
     async def _send_in_steps(self, x, bint is_pickled):
         cdef message_t m
         self.fileno()      # before the first step: in the middle of a message it could not be made
-        while is_pickled and not await_crate(x, self.channel, 0):
+        while is_pickled and not await_crate(x, self._channel, 0):
             await aio.pause()
         _keeper = encode_pickled(x, &m) if is_pickled else encode(x, &m)
         try:
@@ -345,7 +345,7 @@ cdef class Sender(RingSender):
         finally:
             self.end_send(&m)
         if is_pickled:
-            leave_blocks(x, self.channel)
+            leave_blocks(x, self._channel)
 
     @cython.critical_section
     cdef int take_step(self, message_t *m) except -1:

@@ -150,7 +150,7 @@ def exit() -> None:
 def _is_aborted(one: Communicator) -> bool:
     """Whether an exception has ended another process, which does not wait for this one."""
     try:
-        one.engine.check_usable()
+        one._engine.check_usable()
     except AbortedError:
         return True
     except ShmringError:  # others may wait for this one

@@ -16,21 +16,21 @@ class NodesCommunicator(Communicator):
     `trace`; and `shrink`.
     """
 
-    engine: NodesGroup
+    _engine: NodesGroup
 
     @property
     def nodes(self) -> list[list[int]]:
         """The ranks of each node, in order."""
-        return self.engine.places.nodes
+        return self._engine.places.nodes
 
     @property
     def local(self) -> Communicator:
         """The ranks of this node."""
-        return self.engine.local
+        return self._engine.local
 
     def stats(self) -> dict[str, Any]:
         """The calls so far as ``rounds``, how each kind and size is made as ``ways``, the node's as ``local``."""
-        engine = self.engine
+        engine = self._engine
         return {"rounds": engine.rounds, "ways": engine.collectives.stats(), "local": engine.local.stats()}
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ from shmring.collectives.engine.engine cimport Engine
 from shmring.collectives.engine.kinds cimport KIND, KIND_BARRIER, has_root, is_receiver, is_sender
 from shmring.collectives.engine.rounds cimport count_call, mix_history
 from shmring.collectives.engine.signature cimport NO_ROOT
+from shmring.communicator cimport Communicator
 from shmring.core.kernel.reduce cimport find_kernel, reduce_kernel
 from shmring.core.sync.backoff cimport deadline_of, left_until
 from shmring.core.sync.turn cimport Turn
@@ -80,7 +81,7 @@ cdef class Persistent:
 
 
 cdef class NodesExecutor(Executor):
-    """Executes calls among the ranks of a `NodesGroup`, whose ranks of this node have the executor ``local``."""
+    """Executes calls among the ranks of a `NodesGroup`, whose ranks of this node have the communicator ``local``."""
     cdef readonly uint64_t ncalls
     cdef readonly Turn turn        # of the thread in a call
     cdef LocalExecutor local
@@ -88,8 +89,8 @@ cdef class NodesExecutor(Executor):
     cdef int ntests                # fewer where they were in vain: others need the processor
     cdef dict settled              # the way of calls with equal blocks, or what is `Persistent`, by their signature
 
-    def __cinit__(self, group, LocalExecutor local not None):
-        self.engine, self.local, self.turn, self.settled = group, local, Turn(group.name), {}
+    def __cinit__(self, group, Communicator local not None):
+        self.engine, self.local, self.turn, self.settled = group, local.executor, Turn(group.name), {}
         self.rank, self.size, self.ntests = group.rank, group.size, MOST_TESTS
 
     cdef int run(self, call_t *call) except -1:

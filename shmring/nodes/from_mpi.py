@@ -127,4 +127,4 @@ def _connect(
     finally:
         if local is None or len(places.nodes) == 1:
             comm.Free()
-    return local if parent_ranks is None else Communicator(local.engine, parent_ranks)
+    return local if parent_ranks is None else Communicator(local._engine, parent_ranks)

@@ -47,7 +47,7 @@ class NodesGroup:
         self.rank, self.size = places.rank, places.size
         self.family = [False] * self.size  # which ranks get open files (core/objects/open_files.py)
         self.collectives = Collectives(places, wire)
-        self.executor = NodesExecutor(self, local.executor)
+        self.executor = NodesExecutor(self, local)
         self.messages = wire.messages_of(self)
         lifecycle.track(self, lifecycle.Stage.MULTINODE)
 
@@ -128,8 +128,8 @@ class NodesGroup:
     def _failure_of_node(self) -> ShmringError | None:
         """What ends a call as a rank of this node has failed, died, or closed before the call; or None."""
         try:
-            self.local.engine.check_usable()
-            states = self.local.engine.rank_states()
+            self.local._engine.check_usable()
+            states = self.local._engine.rank_states()
         except ShmringError as error:
             return error
         if DIED in states:

@@ -106,7 +106,7 @@ class GroupAllocator:
         self._nrequests += 1  # whatever its size: the sizes of uneven shards differ by rank
         # What FSDP allocates between the input of a reduce-scatter and the call is the output: no other rank accesses
         # it, and it lives long, as a gradient.
-        is_output = self._last == (nbytes * self._comm.size, self._comm.engine.rounds)
+        is_output = self._last == (nbytes * self._comm.size, self._comm._engine.rounds)
         is_served = nbytes >= SMALL_NBYTES and not is_output
         piece = self._cut(nbytes) if is_served else None
         if is_served and piece is None:
@@ -115,7 +115,7 @@ class GroupAllocator:
             self._extend()
             if is_served and piece is None:
                 piece = self._cut(nbytes)
-        self._last = nbytes, self._comm.engine.rounds
+        self._last = nbytes, self._comm._engine.rounds
         return torch.empty(count, dtype=dtype, device="cpu") if piece is None else torch.frombuffer(piece, dtype=dtype)
 
     def _cut(self, nbytes: int) -> np.ndarray | None:

@@ -204,9 +204,9 @@ class ProcessGroup(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         """The devices. Torch asks for them before it pickles an object: nothing in it may still be written to."""
-        if self._comm.engine.has_backlog:
+        if self._comm._engine.has_backlog:
             with suppress(TimeoutError):  # the call that follows raises, too
-                self._comm.engine.progress.drain(self._timeout_s)
+                self._comm._engine.progress.drain(self._timeout_s)
         return [_CPU, *map(torch.device, self._other_names())]
 
     def _get_backend(self, device: torch.device):
@@ -217,7 +217,7 @@ class ProcessGroup(dist.ProcessGroup):
         return backend
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._comm.engine.rounds
+        return self._comm._engine.rounds
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to do: the engine counts rounds."""
@@ -242,7 +242,7 @@ class ProcessGroup(dist.ProcessGroup):
         if is_async and not self._is_in_callback():
             call = _DeferredCall(function, self._comm, timeout_s, *arguments)
             call.label = name
-            return self._record(PendingWork(submit(self._comm.engine, call), results, timeout_s))
+            return self._record(PendingWork(submit(self._comm._engine, call), results, timeout_s))
         try:
             function(self._comm, timeout_s, *arguments)
         except ShmringError as error:
@@ -252,7 +252,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _is_in_callback(self) -> bool:
         """Whether a callback of an earlier call makes this one. It may wait by a future, which would block the only
         thread that could make the call, so the call is made at once."""
-        progress = self._comm.engine.progress
+        progress = self._comm._engine.progress
         return progress is not None and progress.is_own_thread()
 
     def _record(self, work: dist.Work) -> dist.Work:
@@ -381,8 +381,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _by_gloo(self, name, *arguments):
         """A message over several nodes is gloo's own."""
-        self._comm.engine.check_usable()
-        return self._record(getattr(self._comm.engine.wire.whole.gloo, name)(*arguments))
+        self._comm._engine.check_usable()
+        return self._record(getattr(self._comm._engine.wire.whole.gloo, name)(*arguments))
 
     def _receive(self, name, tensor, src, tag):
         x = movable(tensor)
@@ -430,7 +430,7 @@ class ProcessGroup(dist.ProcessGroup):
         timeout_s = self._timeout_s if timeout is None else max(0.0, timeout.total_seconds())
         self._nmonitored += 1
         if self._comm.nodes is not None:
-            gloo = self._comm.engine.wire.whole.gloo
+            gloo = self._comm._engine.wire.whole.gloo
             gloo.monitored_barrier(timedelta(seconds=timeout_s or _DAY_S), wait_all_ranks)
             return
         run_monitored_barrier(self._comm, self._nmonitored, timeout_s, wait_all_ranks)

@@ -55,7 +55,7 @@ def descend(rank, session, size, cases):
     comm = shmring.init(rank=rank, size=size, session=session, **settings)
     for number, case in enumerate(cases):
         victim = case.victim % comm.size
-        pid = comm.engine.segments[victim].header.pid
+        pid = comm._engine.segments[victim].header.pid
         if comm.rank == victim:
             with comm:
                 fail(comm, case, number)

@@ -207,7 +207,7 @@ def shrink(comm):
     with group:
         use(group)
         # Only a rank that failed in the call may be missing.
-        assert set(range(comm.size)) - set(group.parent_ranks) <= set(comm.engine.gone_ranks())
+        assert set(range(comm.size)) - set(group.parent_ranks) <= set(comm._engine.gone_ranks())
 
 
 @call()

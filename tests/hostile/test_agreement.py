@@ -12,7 +12,7 @@ N = 200_000
 def place_beyond_the_end(comm):
     """An array on each rank; that of rank 1 is beyond rank 0's mapping, as it assumes a longer allocation."""
     memory = comm.empty(4 * N, np.int64)
-    sharing = comm.engine.sharing
+    sharing = comm._engine.sharing
     allocation, *_ = sharing.registry.locate(memory.ctypes.data)
     forged = sharing.add_allocation(allocation.segments, memory.nbytes if comm.rank == 1 else memory.nbytes // 4)
     assert forged.number == 2
@@ -35,5 +35,5 @@ def test_such_an_offset_from_a_root_alone_is_not_used(comm):
     forged, x = place_beyond_the_end(comm)
     comm.broadcast(x, root=1)
     assert (x == 1).all()
-    assert comm.engine.sharing.nzero_copy == 0
+    assert comm._engine.sharing.nzero_copy == 0
     del forged

@@ -98,7 +98,7 @@ def areas(comm, owner):
 def overwrite(comm, rng, area):
     """Overwrite some words of one rank's segment."""
     owner = rng.randrange(2)
-    memory = np.frombuffer(comm.engine.segments[owner].mapping, np.uint64)
+    memory = np.frombuffer(comm._engine.segments[owner].mapping, np.uint64)
     for _ in range(rng.choice([1, 1, 2, 5])):
         start, end = rng.choice(areas(comm, owner)[area])
         at = rng.randrange(start // 8, end // 8)
@@ -188,7 +188,7 @@ def test_overwritten_memory_ends_in_errors_and_never_in_a_crash_or_a_hang(area, 
 @on_ranks(2, init={**SETTINGS, "spin_us": 0, "timeout": 60})
 def test_a_rank_does_not_take_all_posts_of_an_overwritten_semaphore_before_it_sleeps(comm):
     if comm.rank == 0:
-        memory = np.frombuffer(comm.engine.segments[0].mapping, np.uint32)
+        memory = np.frombuffer(comm._engine.segments[0].mapping, np.uint32)
         semaphores = [start // 4 for start, _ in areas(comm, 0)["sleepers"][1::2]]
         memory[semaphores] = 2**31 - 1
         with pytest.raises(MessageTimeoutError):

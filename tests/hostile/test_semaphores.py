@@ -43,7 +43,7 @@ def test_a_reader_of_a_latest_value(value):
 def test_the_ends_of_a_channel(value):
     sender, receiver = shmring.channel(4096)
     sender.take(), receiver.take()
-    overwrite(sender.channel.mapping, value)
+    overwrite(sender._channel.mapping, value)
     with pytest.raises(shmring.SegmentError, match="overwritten"):
         receiver.recv(60 * PATIENCE)
     while sender.try_send(bytes(500)):
@@ -73,7 +73,7 @@ def test_ranks_in_a_collective_and_in_a_message(comm, value):
     with comm.dup() as one, comm.dup() as two:
         for broken, wait in (one, lambda: one.barrier()), (two, lambda: two.recv(np.zeros(1), 1)):
             if comm.rank == 0:
-                overwrite(memoryview(broken.engine.segments[0].mapping)[: outbox_nbytes(broken.config, 2)], value)
+                overwrite(memoryview(broken._engine.segments[0].mapping)[: outbox_nbytes(broken.config, 2)], value)
                 with pytest.raises(shmring.AbortedError, match="overwritten"):
                     wait()
             comm.barrier()

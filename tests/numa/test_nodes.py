@@ -53,7 +53,7 @@ def messages_and_outboxes(comm):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     comm.sendrecv(x, right, np.empty_like(x), left)
     comm.barrier()
-    return rows(comm, "outbox"), comm.engine.config.pair_queue_limit(comm.size)
+    return rows(comm, "outbox"), comm._engine.config.pair_queue_limit(comm.size)
 
 
 def test_outboxes_with_their_pair_queues_are_on_the_nodes_of_their_ranks(ranks):
@@ -152,7 +152,7 @@ def test_all_ranks_notice_a_rank_that_moves_and_its_new_memory_is_on_its_new_nod
 
 
 def domains(comm):
-    return comm.engine.thresholds.domains
+    return comm._engine.thresholds.domains
 
 
 def test_ranks_know_their_nodes_and_distances(ranks):
@@ -183,7 +183,7 @@ def two_on_a_node(rank, session, hierarchical_nbytes):
             assert (x.view(np.uint32) == expected.view(np.uint32)).all()
             digest.update(x.tobytes())
         ways = {row["algorithm"] for row in comm.stats()["programs"] if row["kind"] == "all_reduce"}
-        return digest.hexdigest(), ways, comm.engine.thresholds.levels
+        return digest.hexdigest(), ways, comm._engine.thresholds.levels
 
 
 def test_hierarchical_and_flat_plans_give_the_same_bits():
@@ -219,8 +219,8 @@ import sys, shmring
 from shmring.core.placement.numa import bytes_by_node, current_node
 with shmring.init(nearness=0) as comm:
     comm.barrier()
-    nodes = bytes_by_node(comm.engine.segments[comm.rank].mapping)
-    levels = comm.engine.thresholds.domains.levels
+    nodes = bytes_by_node(comm._engine.segments[comm.rank].mapping)
+    levels = comm._engine.thresholds.domains.levels
     sys.stdout.write(f"{comm.rank} {current_node()} {sorted(nodes)} {levels}\\n")
     comm.barrier()
 """

@@ -136,7 +136,7 @@ LENT = {
 def test_tensors_of_a_lease_lie_in_the_ring_and_keep_it(name):
     x = LENT[name]()
     sender, receiver = shmring.channel(1 << 20)
-    memory = np.frombuffer(memoryview(receiver.channel.mapping), np.uint8)
+    memory = np.frombuffer(memoryview(receiver._channel.mapping), np.uint8)
     sender.send_object({"a": [x], "n": np.arange(1000)})
     found = receiver.peek(0).object
     tensor = found["a"][0]

@@ -205,12 +205,12 @@ def test_tracers_keep_the_calls(rank):
         assert operators == ["c10d.allreduce_.default", "c10d._allgather_base_.default"], fake
     graph = make_fx(traced)(x)
     assert torch.equal(graph(x + 1), traced(x + 1))  # which has the group, and makes the calls
-    rounds = dist.group.WORLD.comm.engine.rounds
+    rounds = dist.group.WORLD.comm._engine.rounds
     with FakeTensorMode() as mode:
         y = mode.from_tensor(x)
         dist.all_reduce(y)
         dist.all_gather([torch.empty_like(y) for _ in range(2)], y)
-    assert dist.group.WORLD.comm.engine.rounds == rounds
+    assert dist.group.WORLD.comm._engine.rounds == rounds
 
 
 def counted(group, rank):

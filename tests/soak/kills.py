@@ -100,7 +100,7 @@ def live(job: Job, rank: int, report) -> None:
         comm.barrier()
     except PeerLostError as error:
         lost = error
-    pids = [segment.header.pid for segment in comm.engine.segments]
+    pids = [segment.header.pid for segment in comm._engine.segments]
     report(f"lost {lost.rank} {pids.index(lost.pid)} {pids.index(first.pid) if first.pid in pids else -1}")
     if job.shrinks:
         while True:

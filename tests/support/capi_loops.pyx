@@ -36,7 +36,7 @@ cdef class Loops:
         call.kind, call.dtype, call.op, call.count = SHMRING_KIND_ALL_REDUCE, SHMRING_FLOAT64, SHMRING_SUM, 1
         call.x = call.out = &self.x
         call.timeout_ns = SHMRING_DEFAULT_TIMEOUT
-        self.engine = comm.engine
+        self.engine = comm._engine
         if api.comm_open(<void *> comm, &self.handle) or api.plan_make(self.handle, &call, &self.prepared):
             raise RuntimeError(api.last_error().text.decode())
 

@@ -97,15 +97,15 @@ class Unstaged(Direct):
 
     def __init__(self, comm) -> None:
         super().__init__(comm)
-        if comm.engine.sharing is not None:
-            comm.engine.sharing.rooted_nbytes = 0  # small calls with a root go without staging, too
-            comm.engine.sharing.private_nbytes = 1  # and those of ranks that are threads
+        if comm._engine.sharing is not None:
+            comm._engine.sharing.rooted_nbytes = 0  # small calls with a root go without staging, too
+            comm._engine.sharing.private_nbytes = 1  # and those of ranks that are threads
         self.eager_nbytes = comm.stats()["eager_nbytes"]
 
     @property
     def nzero_copy(self) -> int:
         """How many calls have been made without staging."""
-        sharing = self.comm.engine.sharing
+        sharing = self.comm._engine.sharing
         return 0 if sharing is None else sharing.nzero_copy
 
     def call(self, case, x, out, keywords):

@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 def placement(comm):
     """The outboxes by rank, then the shared arrays that this process has; of the pages that it has touched."""
-    engine = comm.engine
+    engine = comm._engine
     segments = engine.segments
     homes = [current_node() if r == comm.rank else _node_of_creator(segments[r]) for r in range(comm.size)]
     rows = [Row("outbox", 0, r, homes[r], bytes_by_node(segment.mapping)) for r, segment in enumerate(segments)]

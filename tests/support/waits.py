@@ -10,7 +10,7 @@ from support.harness import fields_of
 
 def waiting_ranks(comm):
     """The ranks that are in a call now and wait there for another rank."""
-    pages = [bytes(memoryview(segment.mapping)[:LOOK_NBYTES]) for segment in comm.engine.segments]
+    pages = [bytes(memoryview(segment.mapping)[:LOOK_NBYTES]) for segment in comm._engine.segments]
     return {rank for rank, one in enumerate(standings([look(page) for page in pages])) if one.awaits}
 
 

@@ -69,7 +69,7 @@ async def awaited(comm: shmring.Communicator, x: F32) -> F32:
 
 def plans(comm: shmring.Communicator, x: F32, out: F32) -> None:
     plan = comm.plan("all_reduce", x, op="max")
-    assert_type(plan, shmring.Call[F32])
+    assert_type(plan, shmring.Plan[F32])
     assert_type(plan(), F32)
     assert_type(plan.start(), shmring.Work[F32])
     assert_type(comm.plan("reduce", x, root=1)(), F32 | None)

@@ -20,7 +20,7 @@ from shmring.core.arrays.array_view cimport copy_back, source_array, target_arra
 from shmring.core.arrays.outputs cimport empty_like_array, shape_of
 from shmring.core.base.hashing cimport mix
 from shmring.core.base.heap cimport Heap
-from shmring.collectives.calls.call cimport Call, dispatch, number_of_callable, prepare, prepare_user_op
+from shmring.collectives.calls.plan cimport Plan, dispatch, number_of_callable, prepare, prepare_user_op
 from shmring.collectives.engine.call cimport (BAD_DTYPE, OVERLAPPING, UNEVEN, Executor, Prepared, call_t, elements_of_x,
                                   is_overlapping, open_call, refuse_call, refuse_out, without_arrays)
 from shmring.collectives.engine.kinds cimport (
@@ -142,7 +142,7 @@ cdef object perform(Executor e, call_t *c, op, held, kept, result, async_op):
     if reduces and c.op == NO_OP:
         return dispatch(prepare_user_op(e, c, op, held, kept, result), async_op)
     if async_op is not False:
-        return dispatch(prepare(Call.__new__(Call), e, c, held, kept, result), async_op)
+        return dispatch(prepare(Plan.__new__(Plan), e, c, held, kept, result), async_op)
     c.held, c.kept = <void *> held, <void *> kept
     e.run(c)
     copy_back(kept)
@@ -264,7 +264,7 @@ cdef object all_to_all(Executor e, x, out, counts, out_counts, int64_t timeout_n
 # ---- an all-to-all with counts ---------------------------------------------------------------------------------------
 
 cdef object all_to_all_rows(Executor executor, x, out, counts, out_counts, int64_t timeout_ns, async_op):
-    cdef SwapCall call = SwapCall.__new__(SwapCall)
+    cdef SwapPlan call = SwapPlan.__new__(SwapPlan)
     cdef call_t *c = &call.swap
     cdef int size = executor.size
     cdef Rows sent = Rows(counts, size)
@@ -299,7 +299,7 @@ cdef int check_output(Executor executor, call_t *c, count, bint is_even) except 
     return 0
 
 
-cdef class SwapCall(Call):
+cdef class SwapPlan(Plan):
     """An all-to-all with counts: what is prepared is the exchange of the counts; then the ranks swap their rows."""
 
     cdef call_t exchange

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from shmring.core.arrays.array_view cimport array_t, copy_back, is_copy, target_array
 from shmring.collectives.calls.calls cimport check, number_of
 from shmring.core.base.hashing cimport mix
-from shmring.collectives.calls.call cimport Call, dispatch, prepare, prepare_user_op
+from shmring.collectives.calls.plan cimport Plan, dispatch, prepare, prepare_user_op
 from shmring.collectives.engine.call cimport Executor, call_t, open_call
 from shmring.collectives.engine.kinds cimport KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY
 from shmring.collectives.engine.signature cimport DTYPE_BITS, NO_OP, NO_ROOT, pack_bundle_signature
@@ -31,7 +31,7 @@ ctypedef struct piece_t:
     size_t nbytes
 
 
-cdef class Bundle(Call):
+cdef class Bundle(Plan):
     """Small arrays that move in one request. Only one thread at a time is in the engine, so all bundles of a
     communicator share one scratch buffer."""
 
@@ -67,7 +67,7 @@ cdef class Bundle(Call):
 
 # ---- lists of arrays -------------------------------------------------------------------------------------------------
 
-cdef class Many(Call):
+cdef class Many(Plan):
     """A list of arrays in one operation: bundles of the small ones, and each large one."""
 
     cdef list steps
@@ -75,12 +75,12 @@ cdef class Many(Call):
 
     cdef int make(self) except -1:
         for step in self.steps:
-            (<Call> step).make()
+            (<Plan> step).make()
         return 0
 
     cdef object conclude(self):
         for step in self.steps:
-            (<Call> step).conclude()
+            (<Plan> step).conclude()
         for holder in self.holders:
             copy_back(holder)
         return self.result
@@ -109,7 +109,7 @@ cdef class Many(Call):
 
     def __repr__(self):
         bundles = sum([isinstance(step, Bundle) for step in self.steps])
-        return (f"<shmring.Call {self.name} on {self.executor.engine.name!r}: {bundles} bundles of small arrays, "
+        return (f"<shmring.Plan {self.name} on {self.executor.engine.name!r}: {bundles} bundles of small arrays, "
                 f"{len(self.steps) - bundles} large ones>")
 
 
@@ -221,13 +221,13 @@ cdef class Sorter:
         return many
 
 
-cdef Call one(Executor executor, array_t *a, holder, int op, int64_t timeout_ns):
+cdef Plan one(Executor executor, array_t *a, holder, int op, int64_t timeout_ns):
     """The call on one array, in place."""
     cdef call_t c
     open_call(&c, KIND_ALL_REDUCE, NO_ROOT, timeout_ns)
     c.x, c.out, c.op = a[0], a[0], op
     check(executor, &c)
-    return prepare(Call.__new__(Call), executor, &c, holder, None, None)
+    return prepare(Plan.__new__(Plan), executor, &c, holder, None, None)
 
 
 cdef object all_reduce_many(Executor executor, arrays, op, int64_t timeout_ns, async_op):

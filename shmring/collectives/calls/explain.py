@@ -24,7 +24,7 @@ def explain(comm: Any, collective: str, nbytes: int, root: int, op: str, dtype: 
     """See `Communicator.explain`."""
     nbytes, root = operator.index(nbytes), operator.index(root)
     if collective not in PLANNED:
-        raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(PLANNED)}")
+        raise ValueError(f"no schedule for {collective!r}; there are schedules for {', '.join(PLANNED)}")
     blocks = COLLECTIVES[collective].blocks_in.among(comm.size)
     if not 0 <= nbytes <= MOST_NBYTES or nbytes % blocks:
         raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 to {MOST_NBYTES} for {collective}")
@@ -37,16 +37,16 @@ def explain(comm: Any, collective: str, nbytes: int, root: int, op: str, dtype: 
 
 def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int, op: str, dtype: str) -> list[str]:
     wide = widening(op_code(op), DTYPE_CODES[dtype])
-    limit = comm.engine.thresholds.eager_nbytes
+    limit = comm._engine.thresholds.eager_nbytes
     eager = nbytes <= limit and COLLECTIVES[collective].is_eager
-    limits, hierarchy = comm.engine.limits, comm.engine.hierarchy
+    limits, hierarchy = comm._engine.limits, comm._engine.hierarchy
     candidates = schedules(collective, comm.size, nbytes // blocks, limits, hierarchy, wide)
     planned = candidates[0]
-    sharing = comm.engine.sharing
+    sharing = comm._engine.sharing
     one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
     planned = "zero_copy" if one_process else planned
     lines = [f"{collective} of {nbytes} bytes among {comm.size} ranks: {'eager' if eager else planned}"]
-    why = comm.engine.thresholds.why
+    why = comm._engine.thresholds.why
     lines.append(f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})")
     for kind, name in BUILDERS:
         if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
@@ -69,7 +69,7 @@ def _standing(name: str, candidates: tuple[str, ...]) -> str:
 
 def _nested(comm: Any, collective: str, wide: int) -> str:
     """From which size up the collective is hierarchical, in words."""
-    e = comm.engine
+    e = comm._engine
     if collective in FOLDING and not e.hierarchy.is_in_rank_order:
         return "their ranks are not consecutive"
     limit, why = hierarchical_from(collective, e.hierarchy, e.limits, wide), e.thresholds.why["hierarchical_nbytes"]
@@ -81,7 +81,7 @@ def _priced(comm: Any, kind: str, name: str, nbytes: int, root: int) -> str:
     build = BUILDERS[kind, name]
     rooted = (root,) if COLLECTIVES[kind].has_root else ()
     try:
-        plan = build(comm.rank, comm.size, nbytes, 1, comm.engine.limits, *rooted)
+        plan = build(comm.rank, comm.size, nbytes, 1, comm._engine.limits, *rooted)
     except ValueError as error:
         return str(error)
     # The count is the same for any size that fits in one round, and any number of ranks from 3 up.

@@ -95,10 +95,10 @@ def _make_group(
 ) -> Any:
     """Meet the other members and make the group. ``check`` is called with the members that have not come yet."""
     if comm.nodes is not None:
-        comm.engine.check_usable()
+        comm._engine.check_usable()
         return comm.make_group(members, config, rendezvous_timeout)
     if check is None:
-        comm.engine.check_usable()
+        comm._engine.check_usable()
         check = partial(_check_awaited, comm)
     try:
         engine = connect(
@@ -128,9 +128,9 @@ def _make_group(
 
 def _check_awaited(comm: Any, missing: Iterable[int]) -> None:
     """Raise if a missing member is gone, or the parent is broken. The rendezvous checks those that have come."""
-    gone = comm.engine.gone_ranks()  # read first: a rank that aborts and then closes must be reported as aborting
+    gone = comm._engine.gone_ranks()  # read first: a rank that aborts and then closes must be reported as aborting
     try:
-        comm.engine.check_usable()
+        comm._engine.check_usable()
     except PeerLostError as error:
         raise _MemberLostError(str(error), error.rank, error.pid) from None
     for r in missing:
@@ -142,7 +142,7 @@ def _make_confirmed(comm: Any, survivors: list[int], config: Config, rendezvous_
     """Make a group of exactly these ranks, on all of them or on none."""
 
     def check(missing: Iterable[int]) -> None:
-        for r in comm.engine.gone_ranks():
+        for r in comm._engine.gone_ranks():
             if r in survivors:
                 raise _lost(comm.name, r)
 
@@ -159,16 +159,16 @@ def _make_confirmed(comm: Any, survivors: list[int], config: Config, rendezvous_
 
 def _remove_names(comm: Any) -> None:
     """Unlink the names of ranks that died during the rendezvous of any group: no other code does."""
-    sweep_after(comm.name.partition("/")[0], comm.engine.dead_pids())
+    sweep_after(comm.name.partition("/")[0], comm._engine.dead_pids())
 
 
 def _key(comm: Any) -> str:
     """A text that only this communicator's ranks know: equal on all of them, different for every communicator."""
-    return hashlib.blake2b(comm.engine.nonces, digest_size=12).hexdigest()
+    return hashlib.blake2b(comm._engine.nonces, digest_size=12).hexdigest()
 
 
 def _survivors(comm: Any) -> list[int]:
-    gone = comm.engine.gone_ranks()
+    gone = comm._engine.gone_ranks()
     return [r for r in range(comm.size) if r not in gone]
 
 

@@ -254,7 +254,7 @@ def _pack(comm: Any, obj: Any, receiver: int) -> Dumped | None:
     """An object for this rank, -1 for all; None: it has open files and stays here, as that of a gather's root."""
     if receiver < 0 and comm.size == 2:
         receiver = 1 - comm.rank
-    refusal = NOT_ONE if receiver in (-1, comm.rank) else None if comm.engine.family[receiver] else STRANGERS
+    refusal = NOT_ONE if receiver in (-1, comm.rank) else None if comm._engine.family[receiver] else STRANGERS
     try:
         return dump(obj, comm.rank, refusal=refusal)
     except ObjectError as error:
@@ -297,5 +297,5 @@ def _in_turn(comm: Any, exchange: Callable[[], Any]) -> Any:
                 comm.abort(f"{type(error).__name__}: {error}")
             raise
 
-    comm.engine.check_usable()  # in a forked child another thread of the parent may have had the turn
-    return comm.object_turn.run(exchange_or_abort)
+    comm._engine.check_usable()  # in a forked child another thread of the parent may have had the turn
+    return comm._object_turn.run(exchange_or_abort)

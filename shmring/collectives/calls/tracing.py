@@ -42,7 +42,7 @@ class Timeline:
 
 def trace(comm: Any, directory: str | os.PathLike[str], calls: int) -> Timeline:
     """See `Communicator.trace`."""
-    engine = comm.engine
+    engine = comm._engine
     engine.check_usable()
     trace = Trace(os.fspath(directory), engine.facts(), calls)
     engine.record_in(trace)

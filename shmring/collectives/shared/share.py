@@ -207,7 +207,7 @@ def has_left(owner: Any) -> bool:
 
 def share(comm: Any, arrays: tuple) -> Shared:
     """See `Communicator.share`."""
-    engine = comm.engine
+    engine = comm._engine
     engine.check_usable()
     memory = Memory(engine, arrays)
     try:
@@ -232,7 +232,7 @@ def share(comm: Any, arrays: tuple) -> Shared:
 
 def _move(comm: Any, parts: list[Part], what: str, memory: Memory) -> None:
     """Move the arrays, which are as many on all ranks, into segments."""
-    engine = comm.engine
+    engine = comm._engine
     extents = [-(-part.nbytes // PAGESIZE) * PAGESIZE + PAGESIZE for part in parts]
     places = [_FIRST_PAGE + sum(extents[:i]) for i in range(len(parts) + 1)]  # in a segment, as pages
     shifts = comm.all_gather(np.array([part.shift for part in parts], np.int64))

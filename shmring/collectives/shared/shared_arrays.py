@@ -84,7 +84,7 @@ def shared_view(comm: Any, array, rank: int) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{type(array).__name__} is not an ndarray; pass np.asarray(x) where that makes no copy")
     refuse_masked(array)
-    found = comm.engine.sharing and comm.engine.sharing.registry.locate(array.ctypes.data)
+    found = comm._engine.sharing and comm._engine.sharing.registry.locate(array.ctypes.data)
     if not found:
         raise ValueError("this array does not lie in a shared array of this communicator; see Communicator.empty")
     allocation, _, offset = found
@@ -98,7 +98,7 @@ def shared_view(comm: Any, array, rank: int) -> np.ndarray:
 
 def _allocate(comm: Any, nbytes: int, what: str, root: int | None):
     """Make one allocation of ``nbytes`` a segment: one of each rank, or of ``root`` alone. Collective."""
-    engine = comm.engine
+    engine = comm._engine
     engine.check_usable()  # before a segment is made
     place = place_by(engine.config.placement)
     makers = range(comm.size)
@@ -127,7 +127,7 @@ def make_segments(
     ``what`` describes it, alike on all ranks. ``prepare`` is called with the own segment when all are mapped; if it
     raises one of our errors, no rank has any segment.
     """
-    engine = comm.engine
+    engine = comm._engine
     # Only the ranks of this communicator know it: what others allocate at the same time has other names.
     session = f"{engine.name}/array{sharing.nallocations + 1}.{engine.nonce}"
     segments: dict[int, Segment] = {}
@@ -164,7 +164,7 @@ def _death_behind(comm: Any, error: BaseException) -> BaseException:
 
     All ranks have exchanged the failure and all see the death, so either all of them call the barrier or none.
     """
-    if isinstance(error, SegmentError) and set(comm.engine.gone_ranks()) - set(comm.engine.left_ranks()):
+    if isinstance(error, SegmentError) and set(comm._engine.gone_ranks()) - set(comm._engine.left_ranks()):
         try:
             comm.barrier()
         except BrokenError as broken:
@@ -182,7 +182,7 @@ def _make(comm: Any, session: str, nbytes: int, place: Place | None) -> tuple[Se
             rank=comm.rank,
             size=comm.size,
             place=place,
-            huge=comm.engine.config.wants_huge_pages(shmem_huge_pages()),
+            huge=comm._engine.config.wants_huge_pages(shmem_huge_pages()),
         )
         own.announce()
     except ShmringError as error:

@@ -269,7 +269,7 @@ cdef int execute_in_place(Engine e, Program staged, Program direct, execution_t 
     finally:
         if s.is_one_process:
             end_access(e)
-        # A persistent plan executes it again.
+        # A plan of the user executes it again.
         j.in_base, j.out_base, j.usual_stores, j.direct = in_base, out_base, usual_stores, NULL
     if s.out_image != NULL:
         (<MovedArray> s.registry.moved_at(out_base)).fetch_ends(out_base, j.nbytes * nblocks_out(j.kind, s.size))

@@ -18,7 +18,7 @@ cdef class Export:
 cdef class RingEnd:
     cdef object __weakref__
     cdef object memory                 # keeps the ring mapped
-    cdef readonly str role
+    cdef str role
     cdef bint is_producer
     cdef shmring_ring *ring
     cdef size_t ring_nbytes            # from the ring on to the end of the memory

@@ -157,7 +157,7 @@ def test_an_explanation_names_the_way_that_a_call_takes(comm):
     for kind in ("reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "scan"):
         assert "taken" in comm.explain(kind, 1 << 20 if comm.size in (2, 4) else 3 << 18, root=comm.size - 1)
     for wrong in (("all_reduce", -1), ("barrier", 8), ("scatter", comm.size + 1)):
-        with pytest.raises(ValueError, match=r"must be|no plan"):
+        with pytest.raises(ValueError, match=r"must be|no schedule"):
             comm.explain(*wrong)
     with pytest.raises(ValueError, match="root=9"):
         comm.explain("reduce", 8, root=9)
@@ -179,7 +179,7 @@ IS_HUGE_BY_ITSELF = shmem_huge_pages() in ("always", "within_size", "force")  # 
 def look_at_huge_pages(comm, wanted):
     x = comm.empty(3 << 20, np.uint8)
     x[:] = comm.rank
-    own = [segment.mapping.huge_nbytes for segment in comm.engine.sharing.registry.locate(x.ctypes.data)[0].segments]
+    own = [segment.mapping.huge_nbytes for segment in comm._engine.sharing.registry.locate(x.ctypes.data)[0].segments]
     huge = comm.stats()["huge_nbytes"]
     assert len(huge) == len(own) == comm.size
     for one in (*huge, *own):

@@ -14,7 +14,7 @@ TWO_NODES = {
 
 def seen(comm):
     with comm.split(comm.rank % 2) as group:
-        return comm.engine.thresholds.domains, group.engine.thresholds.domains
+        return comm._engine.thresholds.domains, group._engine.thresholds.domains
 
 
 def test_all_ranks_see_the_same_domains_and_groups_keep_the_seats():

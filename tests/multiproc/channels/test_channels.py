@@ -103,7 +103,7 @@ def test_ends_that_were_used_do_not_pickle():
 
 def test_a_channel_without_a_name_is_nowhere_to_be_found():
     sender, receiver = shmring.channel()
-    assert not os.path.exists("/dev/shm" + sender.channel.memory.name)
+    assert not os.path.exists("/dev/shm" + sender._channel.memory.name)
     sender.send(b"x")
     assert receiver.recv() == b"x"
 
@@ -238,7 +238,7 @@ ENDLESS_NBYTES = 1 << 28
 
 def wait_until_filled(end):
     """Until a good part of the ring is filled."""
-    while look(memoryview(end.channel.mapping)[end.channel.ring_offset :]).fill < 0.5:
+    while look(memoryview(end._channel.mapping)[end._channel.ring_offset :]).fill < 0.5:
         time.sleep(0.0005)
 
 
@@ -374,9 +374,9 @@ def test_shmring_info_shows_the_channels_of_other_processes():
     receiver.take()
     inspect = ["-m", "shmring", "info", "--channels", "--interval", "0.01"]
     text = run_python(*inspect)
-    assert sender.channel.memory.name in text
+    assert sender._channel.memory.name in text
     assert f"sender   {os.getpid()} here: 5 messages" in text
-    (found,) = [x for x in json.loads(run_python(*inspect, "--json")) if x["name"] == sender.channel.memory.name]
+    (found,) = [x for x in json.loads(run_python(*inspect, "--json")) if x["name"] == sender._channel.memory.name]
     assert (found["is_named"], found["ring"]["producer"]["messages"], found["waiting"]) == (False, 5, "")
 
 

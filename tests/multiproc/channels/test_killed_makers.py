@@ -63,5 +63,5 @@ def test_without_nameless_files_in_shared_memory_the_kernel_keeps_one_elsewhere(
     sender, receiver = shmring.channel()
     sender.send(b"x")
     assert receiver.recv() == b"x"
-    found = [look for look in shmring.list_channels() if look.name == sender.channel.memory.name]
+    found = [look for look in shmring.list_channels() if look.name == sender._channel.memory.name]
     assert len(found) == 1

@@ -42,7 +42,7 @@ def assert_same(found, wanted):
 
 def lies_in(receiver, array):
     """Whether the elements of an array lie in the memory of a channel."""
-    memory = np.frombuffer(memoryview(receiver.channel.mapping), np.uint8)
+    memory = np.frombuffer(memoryview(receiver._channel.mapping), np.uint8)
     return 0 <= array.ctypes.data - memory.ctypes.data <= memory.nbytes - array.nbytes
 
 

@@ -64,8 +64,8 @@ def test_messages_stay_exact_while_the_kind_of_stores_is_tried(make, seed):
 def test_whatever_a_peer_writes_into_what_was_learned_messages_stay_exact(seed):
     generator = random.Random(seed)
     sender, receiver = shmring.channel(CAPACITY_NBYTES)
-    begin, end = receiver.channel.ring_offset + 384, receiver.channel.ring_offset + CONTROL_NBYTES - HEAD_NBYTES
-    memory = memoryview(receiver.channel.mapping)
+    begin, end = receiver._channel.ring_offset + 384, receiver._channel.ring_offset + CONTROL_NBYTES - HEAD_NBYTES
+    memory = memoryview(receiver._channel.mapping)
     for message in messages(seed):
         if len(message) < CAPACITY_NBYTES // 2:
             at = generator.randrange(begin, end, 8)

@@ -214,7 +214,7 @@ def test_an_end_that_another_thread_may_still_take_is_waited_for():
 
 
 def assert_awaited(receiver):
-    assert look(memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]).consumer.asleep
+    assert look(memoryview(receiver._channel.mapping)[receiver._channel.ring_offset :]).consumer.asleep
 
 
 def test_an_end_of_a_channel_that_was_never_passed_on_is_waited_for():
@@ -338,7 +338,7 @@ def test_the_memory_goes_with_ends_that_were_passed_on(method):
     gone = []
     for _ in range(2):
         ends = shmring.channel(1 << 20)
-        memory = os.fstat(ends[0].channel.memory.descriptor)
+        memory = os.fstat(ends[0]._channel.memory.descriptor)
         processes = [started(method, close, end) for end in ends]
         for process in processes:
             process.join()
@@ -355,7 +355,7 @@ def test_the_memory_goes_with_ends_that_were_passed_on(method):
 @all_of(by_every_method)
 def test_closed_ends_keep_no_descriptor_for_processes_that_have_started(method):
     ends = shmring.channel(1 << 20)
-    memory = os.fstat(ends[0].channel.memory.descriptor)
+    memory = os.fstat(ends[0]._channel.memory.descriptor)
 
     def descriptors():
         return sum(os.path.samestat(os.stat(f"/proc/self/fd/{number}"), memory) for number in open_files())

@@ -38,8 +38,8 @@ def channels(count):
 
 
 def is_asleep(receiver):
-    with memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :] as ring:
-        return bool(look(ring, receiver.channel.number).consumer.asleep)
+    with memoryview(receiver._channel.mapping)[receiver._channel.ring_offset :] as ring:
+        return bool(look(ring, receiver._channel.number).consumer.asleep)
 
 
 def assert_asleep(*receivers):

@@ -158,7 +158,7 @@ def test_callbacks_run_at_once_or_in_the_thread_and_their_errors_are_reported(co
 
     work.add_done_callback(fail)
     held = threading.Event()
-    progress_of(comm.engine).append(held.wait)  # else the work could be done before its callbacks are added
+    progress_of(comm._engine).append(held.wait)  # else the work could be done before its callbacks are added
     work = comm.barrier(async_op=True)
     work.add_done_callback(fail)
     work.add_done_callback(lambda w: seen.append((w is work, threading.get_ident() == main)))

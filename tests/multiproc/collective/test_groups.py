@@ -316,7 +316,7 @@ def test_dropping_the_last_reference_marks_it_as_left_and_unmaps(comm):
         return
     comm.barrier()
     # The liveness word was released and the rank marked as left: no rank waits for the one that dropped it.
-    assert group.engine.gone_ranks() == [0]
+    assert group._engine.gone_ranks() == [0]
     with pytest.raises(PeerLostError, match=r"rank 0 .* closed"):
         group.barrier()
     comm.barrier()

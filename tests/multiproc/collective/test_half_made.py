@@ -23,7 +23,7 @@ def ones():
 
 @on_ranks(1)
 def test_what_is_used_after_close_raises(comm):
-    forgetful = Forgetful(comm.engine)
+    forgetful = Forgetful(comm._engine)
     x = comm.empty(5)
     plan, request, work = comm.plan("all_reduce", ones()), comm.irecv(ones(), 0, 3), comm.barrier(async_op=True)
     many, counted = comm.plan("all_reduce_many", [ones()]), comm.plan("all_to_all", ones(), counts=[4], out_counts=[4])
@@ -33,7 +33,7 @@ def test_what_is_used_after_close_raises(comm):
                 duplicate(thing)
     assert not request.done()
     comm.close()
-    for thing in (comm, request, work, plan, many, counted, forgetful, comm.object_turn, comm.engine.sharing):
+    for thing in (comm, request, work, plan, many, counted, forgetful, comm._object_turn, comm._engine.sharing):
         use_everything(lambda thing=thing: thing)
     with pytest.raises(ClosedError):
         request.wait()

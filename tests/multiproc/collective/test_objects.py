@@ -104,7 +104,7 @@ class Counted(Communicator):
 
 
 def send_one_large(comm, call, nbytes):
-    comm = Counted(comm.engine)
+    comm = Counted(comm._engine)
     large, objs = np.zeros(nbytes, np.uint8), [comm.rank] * comm.size
     if call == "gather":
         got = comm.gather_object(large if comm.rank == 1 else 1)

@@ -26,7 +26,7 @@ LARGE = 24 << 20  # elements: copying them takes longer than a rank waits for it
 
 def nzero_copy(comm):
     # Not by stats(), which looks for huge pages in all mappings of the process: seconds under the thread sanitizer.
-    sharing = comm.engine.sharing
+    sharing = comm._engine.sharing
     return 0 if sharing is None else sharing.nzero_copy
 
 
@@ -86,7 +86,7 @@ def test_ranks_may_pass_one_output_which_all_of_them_read():
 @on_ranks(2)
 def test_ranks_that_are_processes_stage_private_arrays(comm):
     comm.all_reduce(np.ones(1 << 16))
-    assert comm.engine.sharing is None
+    assert comm._engine.sharing is None
     assert nzero_copy(comm) == 0
 
 
@@ -134,7 +134,7 @@ def test_a_rank_that_comes_after_the_failure_accesses_nothing(comm, call):
             getattr(comm, call)(x, timeout=0.05)
         del x  # and unmapped
         return
-    while not comm.engine.left_ranks():
+    while not comm._engine.left_ranks():
         time.sleep(0.005)
     with pytest.raises(CollectiveTimeoutError, match="timed out"):
         getattr(comm, call)(x)

@@ -29,12 +29,12 @@ GROUPS = [n for n in RANKS if n > 1]
 
 
 def nmapped(comm):
-    return comm.engine.sharing.nzero_copy
+    return comm._engine.sharing.nzero_copy
 
 
 def map_rooted(comm):
     """Let small broadcasts, gathers and scatters go without staging too."""
-    comm.engine.sharing.rooted_nbytes = 0
+    comm._engine.sharing.rooted_nbytes = 0
 
 
 @on_ranks(*GROUPS)
@@ -78,7 +78,7 @@ def test_ranks_may_use_different_allocations_as_long_as_all_have_them(comm):
         del a
         x = np.zeros(3000, np.int32)
         gc.collect()
-        assert len(comm.engine.sharing.registry) == 0
+        assert len(comm._engine.sharing.registry) == 0
     x[:] = comm.rank
     comm.broadcast(x, root=1)       # rank 0 cannot reach it any more, so no rank tries
     assert (x == 1).all()
@@ -290,7 +290,7 @@ def mappings(comm):
 
 
 def held(comm):
-    return mappings(comm), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.registry)
+    return mappings(comm), len(os.listdir("/proc/self/fd")), len(comm._engine.sharing.registry)
 
 
 @pytest.mark.sample(1)
@@ -355,7 +355,7 @@ def die_while_making(comm, call):
     with pytest.raises(PeerLostError) as caught:
         comm.empty(1 << 16)
     assert caught.value.rank == 1
-    until_ended(comm.engine.segments[1].header.pid)
+    until_ended(comm._engine.segments[1].header.pid)
     comm.close()    # a rank that has noticed the death before it made anything unlinks the name here
     return [name for name in standing(comm.name) if name.endswith(("-r1", f"-r{comm.rank}"))]
 
@@ -451,9 +451,9 @@ def attach_when_one_has_sent_its_outcome_and_died(comm):
         attach_others = sharedarrays._attach_others
 
         def attach_late(*args):
-            while not comm.engine.gone_ranks():
+            while not comm._engine.gone_ranks():
                 time.sleep(0.001)
-            until_ended(comm.engine.segments[2].header.pid)     # the lock of its name goes a moment after its life
+            until_ended(comm._engine.segments[2].header.pid)     # the lock of its name goes a moment after its life
             return attach_others(*args)
 
         sharedarrays._attach_others = attach_late
@@ -490,7 +490,7 @@ def die_over_a_group_of_oneself(comm):
         comm.subgroup([1])
     with pytest.raises(PeerLostError):
         comm.barrier()
-    until_ended(comm.engine.segments[1].header.pid)
+    until_ended(comm._engine.segments[1].header.pid)
     comm.close()
     assert leftovers(comm.name) == []
 

@@ -56,10 +56,10 @@ def calls(comm, put, key):
 
 
 def nshared(comm, call, ncalls):
-    before = comm.engine.sharing.nzero_copy
+    before = comm._engine.sharing.nzero_copy
     for _ in range(ncalls):
         call()
-    return comm.engine.sharing.nzero_copy - before
+    return comm._engine.sharing.nzero_copy - before
 
 
 def through_trials(comm, way):
@@ -72,7 +72,7 @@ def through_trials(comm, way):
         return comm.array(x)
 
     made = calls(comm, put, 1)
-    comm.engine.sharing.rooted_nbytes = 0
+    comm._engine.sharing.rooted_nbytes = 0
     found = {kind: [nshared(comm, call, 1) for _ in range(NTRIED)] for kind, call in made.items()}
     for handle in handles:
         handle.close()
@@ -92,7 +92,7 @@ def directly(comm, kind):
     """How many of 150 calls were direct, and what the statistics have of them."""
     comm.array(np.zeros(1)), calls(comm, np.copy, 1)[kind]()  # a private call of the size comes first
     call = calls(comm, comm.array, 1)[kind]
-    comm.engine.sharing.rooted_nbytes = 0
+    comm._engine.sharing.rooted_nbytes = 0
     ncalls = nshared(comm, call, 150)
     return ncalls, [(program["variant"]["path"], "path" in program["tried_us"]) for program in comm.stats()["programs"]]
 
@@ -137,7 +137,7 @@ NCALLS = 500
 
 def stats_after_trials(comm, kind, decider):
     call = calls(comm, comm.array, 1)[kind]
-    comm.engine.sharing.rooted_nbytes = 0
+    comm._engine.sharing.rooted_nbytes = 0
     found = [nshared(comm, call, 1) for _ in range(NCALLS - 1)]
     found.append(last(comm, decider, functools.partial(nshared, comm, call, 1)))
     (program,) = comm.stats()["programs"]
@@ -187,9 +187,9 @@ def into_one_result(comm):
         if k == NTRIED:
             result = comm.shared_result(out.shape, out.dtype)
         x[...] = k + comm.rank
-        before = comm.engine.sharing.nzero_copy
+        before = comm._engine.sharing.nzero_copy
         comm.all_gather(x, out)
-        found.append(comm.engine.sharing.nzero_copy - before)
+        found.append(comm._engine.sharing.nzero_copy - before)
         assert (out == k + np.arange(comm.size)[:, None]).all()
         if result is not None:
             assert nshared(comm, functools.partial(comm.all_gather, x, result), 1) == 1

@@ -80,7 +80,7 @@ def test_every_method_of_a_closed_communicator_answers_or_raises_closed_error(co
 
 @on_ranks(2)
 def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
-    engine = comm.dup().engine
+    engine = comm.dup()._engine
     engine.close()
     for call in (engine.gone_ranks, engine.left_ranks, engine.dead_pids, engine.rank_states, engine.check_usable,
                  engine.refuse, lambda: engine.abort("enough")):  # fmt: skip
@@ -111,11 +111,11 @@ def test_close_in_one_thread_while_others_call(comm, what):
         "dup": lambda group: group.dup(rendezvous_timeout=5),
         "empty": lambda group: group.empty(100),
         "is_broken": lambda group: group.is_broken,
-        "gone_ranks": lambda group: group.engine.gone_ranks(),
+        "gone_ranks": lambda group: group._engine.gone_ranks(),
         "close": lambda group: group.close(),
         "receive": lambda group: group.recv(np.ones(3), 1 - group.rank),
         "barrier": lambda group: group.barrier(),
-        "looks": lambda group: (group.stats(), repr(group), group.engine.totals(), group.engine.rank_states()),
+        "looks": lambda group: (group.stats(), repr(group), group._engine.totals(), group._engine.rank_states()),
     }
     for turn in range(6):
         group = comm.dup()
@@ -146,7 +146,7 @@ def fail_to(call, *args):
 def test_a_signal_handler_may_close_while_threads_receive(comm):
     group = comm.dup()
     if comm.rank == 1:
-        while not group.engine.gone_ranks():
+        while not group._engine.gone_ranks():
             time.sleep(0.001)
         return
 
@@ -325,7 +325,7 @@ def test_ranks_that_agree_close_without_an_error(comm):
 
 @on_ranks(2)
 def test_communicators_and_engines_made_of_bad_arguments_raise(comm):
-    engine = comm.engine
+    engine = comm._engine
     for cls in (Communicator, type("Sub", (Communicator,), {"__init__": lambda *_: None})):
         for arguments in ((), (None,), (1,), (object(),), (None, None)):
             with pytest.raises(TypeError):

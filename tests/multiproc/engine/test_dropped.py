@@ -125,9 +125,9 @@ def test_a_communicator_in_garbage_leaves(comm, shape):
         elif shape is with_finished_work:
             kept.all_reduce(np.ones(3))
         comm.barrier()
-        assert kept.engine.gone_ranks() == [0]
+        assert kept._engine.gone_ranks() == [0]
         if shape is with_another:
-            assert other.engine.gone_ranks() == [0]
+            assert other._engine.gone_ranks() == [0]
     group.barrier()
 
 
@@ -135,7 +135,7 @@ def test_a_communicator_in_garbage_leaves(comm, shape):
 def test_instances_of_subclasses_with_a_reference_to_themselves_are_collected(comm):
     gc.disable()
     for cls in (Sub, type("Slots", (Sub,), {"__slots__": ("more",)})):
-        made = cls(comm.dup().engine)
+        made = cls(comm.dup()._engine)
         assert made.all_reduce(np.ones(2)) is not None
         del made
         gc.collect()

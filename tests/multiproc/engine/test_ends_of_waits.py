@@ -65,7 +65,7 @@ LEAVING = "no such file"
 
 
 def signal_to_rank_zero(number):
-    return lambda comm: os.kill(comm.engine.segments[0].header.pid, number)
+    return lambda comm: os.kill(comm._engine.segments[0].header.pid, number)
 
 
 def leave(comm):
@@ -160,7 +160,7 @@ def be_ended(comm, wait, end, flags):
     elif "rank 1" in text:
         assert caught.value.rank == 1
     if end == "death" and wait not in RENDEZVOUS:
-        assert caught.value.pid == comm.engine.segments[1].header.pid
+        assert caught.value.pid == comm._engine.segments[1].header.pid
     if end not in INTERRUPTS:
         for work in comm.works:
             with pytest.raises(error, match=text):

@@ -27,9 +27,9 @@ def ones(comm, count=COUNT):
 
 def tune(comm, **changes):
     """Other thresholds than those of the other ranks."""
-    limits = {name: changes.pop(name) for name in list(changes) if hasattr(comm.engine.limits, name)}
-    thresholds = comm.engine.thresholds
-    comm.engine.apply_tuning(replace(thresholds, limits=replace(thresholds.limits, **limits), **changes))
+    limits = {name: changes.pop(name) for name in list(changes) if hasattr(comm._engine.limits, name)}
+    thresholds = comm._engine.thresholds
+    comm._engine.apply_tuning(replace(thresholds, limits=replace(thresholds.limits, **limits), **changes))
 
 
 def all_reduce(comm, count=COUNT):
@@ -61,7 +61,7 @@ def learn(comm):
 # error must show.
 FACTS = {
     "first schedule": (
-        {"one_shot_nbytes": 0}, None, lambda c: hooks.begin_with(c.engine, exchanges=False), all_reduce,
+        {"one_shot_nbytes": 0}, None, lambda c: hooks.begin_with(c._engine, exchanges=False), all_reduce,
         f"{EXCHANGE}, rank . by {TWO_SHOT}|{TWO_SHOT}, rank . by {EXCHANGE}"),
     "threshold of one shot": (
         {"one_shot_nbytes": 0}, None, lambda c: tune(c, one_shot_nbytes=1 << 30), all_reduce,
@@ -77,18 +77,18 @@ FACTS = {
         {}, None, lambda c: tune(c, levels=((0, *[1] * (c.size - 1)),), hierarchical_nbytes=0), all_reduce,
         "hierarchical, [0-9]+ round"),
     "number of threads": (
-        {"threads": 2, "split_nbytes": 1 << 16}, None, lambda c: hooks.split_from(c.engine, 1e30), all_reduce,
+        {"threads": 2, "split_nbytes": 1 << 16}, None, lambda c: hooks.split_from(c._engine, 1e30), all_reduce,
         ", 2 threads"),
     "first path": (
-        {}, None, lambda c: hooks.begin_with(c.engine, path=1), all_reduce_shared, "by an eager exchange"),
+        {}, None, lambda c: hooks.begin_with(c._engine, path=1), all_reduce_shared, "by an eager exchange"),
     "size from which a root waits": (
-        {}, lambda c: c.array(np.ones(1)), lambda c: setattr(c.engine.sharing, "rooted_nbytes", 0), broadcast_shared,
+        {}, lambda c: c.array(np.ones(1)), lambda c: setattr(c._engine.sharing, "rooted_nbytes", 0), broadcast_shared,
         "staged, [0-9]+ round"),
     "calls that a learner has counted": (
-        {"one_shot_nbytes": 0}, learn, lambda c: hooks.count_one_more(c.engine), until_trials,
+        {"one_shot_nbytes": 0}, learn, lambda c: hooks.count_one_more(c._engine), until_trials,
         f"{EXCHANGE}, rank . by {TWO_SHOT}|{TWO_SHOT}, rank . by {EXCHANGE}"),
     "history": (
-        {}, learn, lambda c: hooks.mix_into_history(c.engine, 1), all_reduce, "an earlier one"),
+        {}, learn, lambda c: hooks.mix_into_history(c._engine, 1), all_reduce, "an earlier one"),
 }  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def test_ranks_that_differ_in_a_fact_get_an_error_that_names_it(fact):
 
 @on_ranks(3)
 def test_stores_may_differ(comm):
-    hooks.begin_with(comm.engine, stores=comm.rank)
+    hooks.begin_with(comm._engine, stores=comm.rank)
     for _ in range(50):
         all_reduce(comm)
 
@@ -123,9 +123,9 @@ def test_stores_may_differ(comm):
 @on_ranks(2, init={"one_shot_nbytes": 0})
 def test_what_ranks_learn_alone_does_not_change_how_others_begin(comm):
     """Stores learned alone differ between ranks; an exchange that came into use meanwhile stays in use on all."""
-    hooks.begin_with(comm.engine, stores=comm.rank, exchanges=False)
+    hooks.begin_with(comm._engine, stores=comm.rank, exchanges=False)
     all_reduce(comm)
-    hooks.begin_with(comm.engine, exchanges=True)
+    hooks.begin_with(comm._engine, exchanges=True)
     for _ in range(100):  # until a choice of rank 0, with the stores that it began with, has taken effect
         all_reduce(comm)
     for count in range(COUNT + 1, COUNT + 20):

@@ -107,7 +107,7 @@ def test_work_may_be_submitted_while_the_first_is_made(comm, how):
     ProgressThread.__init__ = made
     assert submitted[0].wait(60 * PATIENCE).tolist() == [2] * 3
     assert work.wait(60 * PATIENCE).tolist() == [10] * 3
-    assert comm.engine.progress is progress_of(comm.engine) is work._progress is submitted[0]._progress
+    assert comm._engine.progress is progress_of(comm._engine) is work._progress is submitted[0]._progress
 
 
 @on_ranks(2)

@@ -53,7 +53,7 @@ def test_an_interrupt_while_the_plan_of_a_direct_call_is_made_leaves_the_communi
         assert not comm.is_broken
     for _ in range(3):
         shared_sum(comm, x)
-    assert comm.engine.sharing.nzero_copy == 3
+    assert comm._engine.sharing.nzero_copy == 3
 
 
 def interrupted(*_):

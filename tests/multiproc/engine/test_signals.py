@@ -53,7 +53,7 @@ time.sleep(0.1)
     "daemon thread in a receive": """
 import threading
 threading.Thread(target=comm.recv, args=(np.ones(3), 1), daemon=True).start()
-while "asleep in recv" not in comm.engine.account():
+while "asleep in recv" not in comm._engine.account():
     time.sleep(0.01)
 """,
     "daemon thread that calls for ever": """

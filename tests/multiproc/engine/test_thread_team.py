@@ -71,7 +71,7 @@ def test_calls_on_shared_arrays_are_made_by_one_thread_and_not_staged(comm):
     x[:] = comm.rank + 1
     comm.all_reduce(x)
     assert (x == sum(range(1, comm.size + 1))).all()
-    split, mapped = comm.stats()["split_calls"], comm.engine.sharing.nzero_copy
+    split, mapped = comm.stats()["split_calls"], comm._engine.sharing.nzero_copy
     comm.all_reduce(np.ones(LARGE, np.float32))      # one private array: staged by all, and split
     assert comm.stats()["split_calls"] == split + 1
     assert (split, mapped) == (0, 1)

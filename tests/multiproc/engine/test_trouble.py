@@ -42,7 +42,7 @@ def loop_for_ever(comm, count, memory="private"):
     x = comm.array(np.ones(count, np.float32)) if memory == "shared" else np.ones(count, np.float32)
     comm.all_reduce(x, op="max")
     if memory == "shared":
-        assert comm.engine.sharing.nzero_copy == 1
+        assert comm._engine.sharing.nzero_copy == 1
     if memory == "pair queues":
         for dst in range(comm.size):
             comm.isend(np.ones(1 << 20), dst)

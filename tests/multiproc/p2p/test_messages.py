@@ -470,7 +470,7 @@ def send_and_die(comm, source):
         comm.send(np.arange(3.0), 1)
         os.kill(os.getpid(), signal.SIGKILL)
     elif comm.rank == 1:
-        until_ended(comm.engine.segments[0].header.pid)
+        until_ended(comm._engine.segments[0].header.pid)
         comm.recv(x, source)
         assert x.tolist() == [0, 1, 2]
         comm.recv(x, source)
@@ -486,7 +486,7 @@ def test_survivors_get_what_the_dead_had_sent_and_name_it(source):
 
 
 def until_closed(comm, rank):
-    while not look(bytes(memoryview(comm.engine.segments[rank].mapping)[:LOOK_NBYTES])).has_left:
+    while not look(bytes(memoryview(comm._engine.segments[rank].mapping)[:LOOK_NBYTES])).has_left:
         time.sleep(0.001)
 
 
@@ -652,7 +652,7 @@ def test_hundreds_of_communicators_leave_no_descriptors_and_no_mappings(comm, lo
 
 
 def memory_of(comm):
-    return os.fstat(comm.engine.segments[comm.rank].descriptor).st_blocks * 512
+    return os.fstat(comm._engine.segments[comm.rank].descriptor).st_blocks * 512
 
 
 def use_one_pair_queue(comm, count):

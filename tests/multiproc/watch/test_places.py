@@ -31,10 +31,10 @@ def test_a_rank_has_its_outbox_and_its_arrays_and_not_those_of_others(comm):
     assert place.processor in os.sched_getaffinity(0)
     if place.memory is None:
         pytest.skip("the kernel does not count pages by node")
-    assert place.memory == bytes_by_node(comm.engine.segments[comm.rank].mapping)
+    assert place.memory == bytes_by_node(comm._engine.segments[comm.rank].mapping)
     with comm.dup() as other:
         assert own(comm).memory == place.memory  # each communicator by itself
-        assert own(comm, of_dup=True).memory == bytes_by_node(other.engine.segments[other.rank].mapping)
+        assert own(comm, of_dup=True).memory == bytes_by_node(other._engine.segments[other.rank].mapping)
         comm.barrier()
     array = comm.array(x)
     comm.all_reduce(array)

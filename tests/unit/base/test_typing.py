@@ -26,7 +26,7 @@ def test_the_policies_are_those_of_channels():
     assert get_args(shmring.typing.WhenFull) == tuple(POLICIES)
 
 
-@pytest.mark.parametrize("name", ["Queue", "JoinableQueue", "Receiver", "Latest", "Work", "Call"])
+@pytest.mark.parametrize("name", ["Queue", "JoinableQueue", "Receiver", "Latest", "Work", "Plan"])
 def test_a_generic_class_takes_its_parameter_at_run_time(name):
     kind = getattr(shmring, name)
     assert kind[int].__origin__ is kind

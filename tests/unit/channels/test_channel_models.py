@@ -52,7 +52,7 @@ class DropNewest(Machine):
     @initialize(start=BEFORE_WRAP)
     def make(self, start):
         self.sender, self.receiver = shmring.channel(512, when_full="drop_newest")
-        begin_at(self.sender.channel, start)
+        begin_at(self.sender._channel, start)
         self.model, self.dropped = deque(), 0
 
     @rule(nbytes=SIZES)
@@ -86,7 +86,7 @@ class Records(Machine):
     @initialize(start=BEFORE_WRAP, when_full=st.sampled_from(["wait", "drop_newest"]))
     def make(self, start, when_full):
         self.sender, self.receiver = shmring.channel(128, dtype="i8", when_full=when_full)
-        begin_at(self.sender.channel, start)
+        begin_at(self.sender._channel, start)
         self.model, self.capacity = deque(), self.sender.capacity
 
     @rule(count=st.integers(0, 40))
@@ -118,7 +118,7 @@ class FanIn(Machine):
     def make(self, start):
         self.senders, self.receiver = shmring.fan_in(3, 512)
         for sender in self.senders:
-            begin_at(sender.channel, start)
+            begin_at(sender._channel, start)
         self.models, self.turn, self.closed = [deque() for _ in range(3)], 0, [False] * 3
 
     @rule(i=st.integers(0, 2), nbytes=SIZES)
@@ -169,7 +169,7 @@ class Broadcast(Machine):
     @initialize(start=BEFORE_WRAP, slow_timeout=st.sampled_from([None, 0]), lends=st.booleans())
     def make(self, start, slow_timeout, lends):
         self.sender, self.receivers = shmring.broadcast_channel(3, 512, slow_timeout=slow_timeout)
-        begin_at(self.sender.channel, start, 3)
+        begin_at(self.sender._channel, start, 3)
         self.models, self.waits, self.lends = [deque() for _ in range(3)], slow_timeout is None, lends
         self.is_on = [True] * 3
 

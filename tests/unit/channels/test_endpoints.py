@@ -745,7 +745,7 @@ def test_an_invalid_counter_or_frame_word_is_refused():
         sender, receiver = shmring.channel(1 << 10)
         sender.send(b"12345678")
         receiver.take()
-        memory = memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]
+        memory = memoryview(receiver._channel.mapping)[receiver._channel.ring_offset :]
         memory[offset : offset + 4] = (value & 0xFFFFFFFF).to_bytes(4, "little")
         memory[128 + 4 : 128 + 8] = (value >> 32).to_bytes(4, "little") if offset == 128 else memory[132:136]
         with pytest.raises(SegmentError, match="invalid"):
@@ -763,7 +763,7 @@ def test_a_look_from_outside_shows_which_end_waits():
     sender, receiver = shmring.channel(1 << 10)
 
     def look_at_ours():
-        (look,) = [x for x in shmring.list_channels() if x.name == sender.channel.memory.name]
+        (look,) = [x for x in shmring.list_channels() if x.name == sender._channel.memory.name]
         return look
 
     with beside(receiver.recv):

@@ -15,7 +15,7 @@ ENDS_OF_MANY = [shmring.FanInReceiver]
 @pytest.mark.parametrize("kind", ENDS + ENDS_OF_MANY)
 def test_an_end_cannot_be_made_without_its_memory(kind):
     sender, _ = shmring.channel()
-    for arguments in ((), (None,), (None, "sender"), (object(), "receiver"), (sender.channel, None)):
+    for arguments in ((), (None,), (None, "sender"), (object(), "receiver"), (sender._channel, None)):
         with pytest.raises(TypeError):
             kind(*arguments)
         with pytest.raises(TypeError):
@@ -26,23 +26,23 @@ def test_an_end_cannot_be_made_without_its_memory(kind):
 def test_an_end_has_one_of_two_roles(kind):
     sender, _ = shmring.channel()
     with pytest.raises(TypeError, match="'observer'"):
-        kind(sender.channel, "observer")
+        kind(sender._channel, "observer")
 
 
 def test_a_channel_whose_memory_has_no_room_for_a_ring_is_refused():
     sender, _ = shmring.channel()
 
     class Truncated(ChannelMemory):
-        ring_offset = sender.channel.mapping.nbytes - 64
+        ring_offset = sender._channel.mapping.nbytes - 64
 
     with pytest.raises(SegmentError, match="no ring"):
-        shmring.Sender(Truncated(sender.channel.memory), "sender")
+        shmring.Sender(Truncated(sender._channel.memory), "sender")
 
 
 @pytest.mark.parametrize("layout", [0, 1 << 40 | 2, 2])
 def test_a_header_with_an_impossible_number_of_receivers_is_refused(layout):
     sender, _ = shmring.broadcast_channel(2)
-    memory = sender.channel.memory
+    memory = sender._channel.memory
     memory.header = memory.header._replace(params=(*memory.header.params[:2], layout, memory.header.params[3]))
     with pytest.raises(SegmentError, match="receivers"):
         BroadcastMemory(memory, 0)
@@ -63,7 +63,7 @@ def test_records_cannot_be_sub_arrays():
 def test_a_ring_that_is_not_as_its_channel_says_is_attached_by_no_end(offset, value):
     """Magic number, slots of another size, another number of receivers than the memory has room for."""
     sender, receivers = shmring.broadcast_channel(3)
-    with memoryview(sender.channel.mapping)[sender.channel.ring_offset :] as ring:
+    with memoryview(sender._channel.mapping)[sender._channel.ring_offset :] as ring:
         ring[offset : offset + 8] = value.to_bytes(8, "little")
     ends = [receivers[2]] if (offset, value) == (24, 2) else [sender, *receivers]
     for end in ends:

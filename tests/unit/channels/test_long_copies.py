@@ -122,7 +122,7 @@ def test_a_call_that_takes_the_place_of_the_waiter_thread_does_not_wait_for_its_
     def child():
         _sender, receiver = shmring.channel(1 << 12)
         receiver.fileno()
-        with memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :] as ring:
+        with memoryview(receiver._channel.mapping)[receiver._channel.ring_offset :] as ring:
             for i in range(100):
                 assert not receiver.poll(0)  # the thread waits
                 if i < 20:  # after several long waits it sleeps at once, by its longest tick

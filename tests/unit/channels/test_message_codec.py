@@ -36,7 +36,7 @@ def receiver_of(words):
     """The receiver of a channel into whose ring a peer has written these words."""
     sender, receiver = shmring.channel(1 << 14)
     sender.take()
-    memory = memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]
+    memory = memoryview(receiver._channel.mapping)[receiver._channel.ring_offset :]
     memory[spsc.CONTROL_NBYTES : spsc.CONTROL_NBYTES + len(words)] = words
     memory[128:136] = struct.pack("<Q", len(words) // 8)
     memory.release()

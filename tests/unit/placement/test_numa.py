@@ -196,7 +196,7 @@ def in_a_container(rank, session, policy):
     if not refuse_policies():
         return None
     with shmring.init(rank=rank, size=2, session=session, placement=policy) as comm:
-        refused = lay(comm.engine.segments[rank].mapping, 0, PAGE, (0,))
+        refused = lay(comm._engine.segments[rank].mapping, 0, PAGE, (0,))
         array = comm.array(np.full(100_000, rank, np.int64))
         comm.all_reduce(array)
         return refused, int(array.sum()), placement(comm)

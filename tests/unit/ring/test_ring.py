@@ -476,7 +476,7 @@ def test_a_ring_in_use_is_not_made_anew():
 
 def test_a_ring_with_several_consumers_is_not_made_anew_while_one_of_them_is_taken():
     _, receivers = shmring.broadcast_channel(3, 512)
-    ring = memoryview(receivers[0].channel.mapping)[HEADER_NBYTES:]
+    ring = memoryview(receivers[0]._channel.mapping)[HEADER_NBYTES:]
     with receivers[2], pytest.raises(RoleTakenError, match=rf"process {os.getpid()} is this ring's consumer"):
         format_ring(ring, 64, 8, nheads=3)
     format_ring(ring, 64, 8, nheads=3)

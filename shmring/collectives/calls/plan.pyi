@@ -8,7 +8,7 @@ _T_co = TypeVar("_T_co", covariant=True, default=Any)
 
 class PREPARE: ...
 
-class Call(Generic[_T_co]):
+class Plan(Generic[_T_co]):
     # Read-only, both.
     name: str
     label: int | str

@@ -2,7 +2,7 @@
 from shmring.collectives.engine.call cimport Executor, Prepared, call_t
 
 
-cdef class Call:
+cdef class Plan:
     cdef Executor executor
     cdef Prepared prepared       # what the executor has made of the checked call
     cdef object held             # keeps the memory alive that is read
@@ -15,10 +15,10 @@ cdef class Call:
     cdef bint has_copies(self) except -1
 
 
-cdef object prepare(Call call, Executor executor, call_t *c, held, kept, result)
-cdef object dispatch(Call call, async_op)
+cdef object prepare(Plan plan, Executor executor, call_t *c, held, kept, result)
+cdef object dispatch(Plan plan, async_op)
 cdef object plan(comm, collective, tuple args, dict kwargs)
 
 # Of reductions by functions, for which there is no kernel.
 cdef int number_of_callable(object op, int dtype) except -1
-cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result)
+cdef Plan prepare_user_op(Executor executor, call_t *c, op, held, kept, result)

@@ -33,39 +33,39 @@ from shmring.collectives.plan.kinds import COLLECTIVES
 
 
 class PREPARE:
-    """A value of ``async_op``: return the `Call` call without making or submitting it."""
+    """A value of ``async_op``: return the `Plan`, neither made nor submitted."""
 
 
-cdef object prepare(Call call, Executor executor, call_t *c, held, kept, result):
-    """Fill in ``call``, and return it."""
-    call.executor = executor
-    call.held = held
-    call.kept = kept
-    c.held = <void *> call
-    call.prepared = executor.prepare(c)
-    call.result = result
-    return call
+cdef object prepare(Plan plan, Executor executor, call_t *c, held, kept, result):
+    """Fill in ``plan``, and return it."""
+    plan.executor = executor
+    plan.held = held
+    plan.kept = kept
+    c.held = <void *> plan
+    plan.prepared = executor.prepare(c)
+    plan.result = result
+    return plan
 
 
-cdef object dispatch(Call call, async_op):
-    """Make the call now, submit it, or return it, depending on ``async_op``."""
+cdef object dispatch(Plan plan, async_op):
+    """Run the plan now, submit it, or return it, depending on ``async_op``."""
     if async_op is PREPARE:
-        if call.has_copies():
+        if plan.has_copies():
             raise ValueError("a plan reads and writes arrays in place: pass arrays that are C-contiguous, aligned "
                              "and in native byte order")
-        return call
-    return call.start() if async_op else call.run()
+        return plan
+    return plan.start() if async_op else plan.run()
 
 
-cdef inline object engine_of(Call call):
+cdef inline object engine_of(Plan plan):
     """The engine of a plan; raises for one that `Communicator.plan` has not made."""
-    if call.executor is None:
+    if plan.executor is None:
         raise TypeError("a plan is made by Communicator.plan")
-    return call.executor.engine
+    return plan.executor.engine
 
 
-cdef class Call:
-    """A persistent plan: a collective with its arguments checked, its pointers taken and its schedule made.
+cdef class Plan:
+    """A plan: a collective with its arguments checked, its pointers taken and its schedule made.
 
     Call it to make the collective, as often as needed; `start` makes it asynchronously. All ranks must make the same
     collectives in the same order, but not all need to use plans. Made by `Communicator.plan`.
@@ -117,7 +117,7 @@ cdef class Call:
         return self.prepared.signature
 
     def __repr__(self):
-        return f"<shmring.{type(self).__name__} {self.name} on {engine_of(self).name!r}: {self.prepared.outline()}>"
+        return f"<shmring.Plan {self.name} on {engine_of(self).name!r}: {self.prepared.outline()}>"
 
     def __reduce__(self):
         raise TypeError("a plan belongs to its process and can be neither copied nor pickled; call comm.plan() again")
@@ -176,7 +176,7 @@ cdef int number_of_callable(object op, int dtype) except -1:
     return code if DTYPES[dtype].family in OP_ROWS[code].ufunc_families else NO_OP
 
 
-cdef class UserReduction(Call):
+cdef class UserReduction(Plan):
     """A reduction whose operands are moved by the request, and reduced by a function."""
 
     cdef object function         # f(a, b)
@@ -207,7 +207,7 @@ cdef class UserReduction(Call):
         return 0
 
 
-cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result):
+cdef Plan prepare_user_op(Executor executor, call_t *c, op, held, kept, result):
     cdef UserReduction call = UserReduction.__new__(UserReduction)
     cdef call_t movement = c[0]
     cdef Heap memory = Heap()
