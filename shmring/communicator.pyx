@@ -1000,7 +1000,7 @@ cdef class Communicator:
         Returns
         -------
         ndarray
-            This rank's array, C-contiguous, from the start of a page. Its contents are undefined.
+            This rank's array, C-contiguous, from the start of a page, and filled with zeros, as new memory is.
 
         Raises
         ------
@@ -1018,25 +1018,6 @@ cdef class Communicator:
         Uses ``size`` times the array of shared memory, until no rank has a view of any rank's array left. The array is
         an ordinary ndarray, also for torch (``torch.from_numpy``), and stays valid after the communicator is closed.
         ``docs/shared-arrays.md`` lists what each collective gains.
-        """
-        return _shared_arrays.empty(self, shape, dtype)
-
-    def zeros(self, shape, dtype=float):
-        """Make an array of each rank in shared memory, as `empty`, filled with zeros.
-
-        Parameters
-        ----------
-        shape, dtype
-            As in `empty`.
-
-        Returns
-        -------
-        ndarray
-            This rank's array.
-
-        Notes
-        -----
-        Collective; raises as `empty`. New memory is zero, so it costs no more than `empty`.
         """
         return _shared_arrays.empty(self, shape, dtype)
 
@@ -1130,7 +1111,7 @@ cdef class Communicator:
         Parameters
         ----------
         array : ndarray
-            One that `empty`, `zeros`, `array` or `shared_result` of this communicator returned, or any view of it.
+            One that `empty`, `array` or `shared_result` of this communicator returned, or any view of it.
         rank : int
             The peer.
 

@@ -70,8 +70,8 @@ class Internals:
     """Whether large collectives access shared arrays directly: 1 yes; 0 no, they are staged as on private arrays,
     except those into one result of all ranks; -1: learned."""
     past_cache_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
-    """Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
-    if each has); -1: the size of the last-level cache."""
+    """Use non-temporal stores once the ranks' outputs together reach this size (in place: once each does); -1: the
+    size of the last-level cache."""
     split_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
     """Smallest message that is split among the threads; the largest value of any rank counts; -1: derived
     from the cost model."""
@@ -85,7 +85,7 @@ class Config:
     """Settings of one communicator.
 
     Every setting can be an argument of `init`, or the environment variable ``SHMRING_<SETTING>`` (upper case), which
-    the argument overrides. So can those of `Internals`, by their own names.
+    the argument overrides. `Internals` settings are passed by name in the same way.
 
     ``slot_nbytes`` and ``nslots`` must be equal on all ranks; the rendezvous checks it.
     """
@@ -184,6 +184,23 @@ class Config:
 _INTERNAL = {one.name: one.default for one in fields(Internals)}
 SETTINGS = {one.name: one.default for one in fields(Config) if one.name != "internals"} | _INTERNAL
 """The name of each setting, and its default."""
+
+VARIABLES = {
+    "SHMRING_SESSION": "The key that all ranks of a job share, where the launcher gives none; else part of it.",
+    "SHMRING_TRACE": "The folder in which each rank records its calls, for ``shmring trace``.",
+    "SHMRING_DUMP_SIGNAL": "The signal (``USR1``, ``SIGUSR1``, ``10``) on which a rank writes what all ranks do.",
+    "SHMRING_WAIT_NOTES": "Seconds until a wait writes its first line on standard error; 0: none; 30 by default.",
+    "SHMRING_FILE_PREFIX": "Up to 32 letters, digits and underscores: processes with different values see no names of "
+    "each other.",
+    "SHMRING_KERNEL": "The instruction set of reductions, a name of `shmring.kernels`; by default the widest here.",
+    "SHMRING_LIVENESS": "``process-table``: notice deaths by pid and start time, not by the kernel's robust list.",
+    "SHMRING_NODE": "The machine of this rank, for trying programs: ranks with different values share no memory.",
+    "SHMRING_NODES": "The number of machines that the ranks behave as if on, in equal parts; ``shmring run --nodes``.",
+    "SHMRING_TORCH_TAKEOVER": "``gloo``: groups of `torch.distributed` that ask for gloo are made by shmring.",
+    "SHMRING_VLLM": "``1``: vLLM runs on shmring's platform, and its message queue is shmring's.",
+    "SHMRING_VLLM_QUEUE": "``1``: vLLM's message queue is shmring's; ``0``: it is not, also with ``SHMRING_VLLM=1``.",
+}
+"""The other environment variables that shmring reads, and the meaning of each."""
 
 
 def _check(settings: Config | Internals) -> None:

@@ -134,7 +134,7 @@ cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) no
     a.count = count
     a.nbytes = count * a.itemsize
     if data == NULL and count:
-        return refuse(b"NULL is no address of %lld elements", count)
+        return refuse(b"the address of %lld elements must not be NULL", count)
     return 0
 
 
@@ -212,7 +212,7 @@ cdef int let_go(comm_t *h) noexcept:
 cdef int check_handle(comm_t *h) noexcept nogil:
     """0, or the code of the error if the handle is NULL or a parent process's."""
     if h == NULL:
-        return refuse(b"NULL is no handle of a communicator")
+        return refuse(b"comm must not be NULL")
     return refuse_entry(h) if is_inherited(h) else 0
 
 

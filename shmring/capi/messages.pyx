@@ -51,7 +51,7 @@ cdef int check_message(comm_t *h, const void *x, int64_t count, int dtype, int d
     """
     cdef int64_t given_ns = timeout_ns[0]
     if h == NULL:
-        return refuse(b"NULL is no handle of a communicator")
+        return refuse(b"comm must not be NULL")
     timeout_ns[0] = checked_timeout(given_ns, h.timeout_ns)
     if timeout_ns[0] < NO_LIMIT:
         return refuse_timeout(given_ns)
@@ -183,7 +183,7 @@ cdef int refuse_overlap(array_t *a, array_t *b) noexcept with gil:
 cdef int make_pending(shmring_request **made, pending_t **pending) noexcept nogil:
     """Allocate memory for a request, whose handle will be ``made``; 0, or the code of the error."""
     if made == NULL:
-        return refuse(b"NULL is no place for a request")
+        return refuse(b"request must not be NULL")
     made[0] = NULL
     pending[0] = <pending_t *> calloc(1, sizeof(pending_t))
     if pending[0] == NULL:
@@ -257,9 +257,9 @@ cdef int begin_with_gil(comm_t *h, int kind, array_t *a, int peer, int tag, arri
 cdef int test(shmring_request **request, int *is_over, shmring_message *m) noexcept nogil:
     cdef pending_t **pending = <pending_t **> request
     if is_over == NULL:
-        return refuse(b"NULL is no place for is_over")
+        return refuse(b"is_over must not be NULL")
     if request == NULL:
-        return refuse(b"NULL is no place for a request")
+        return refuse(b"request must not be NULL")
     is_over[0] = True
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
@@ -281,7 +281,7 @@ cdef int wait(shmring_request **request, int64_t timeout_ns, shmring_message *m)
     if limit_ns < NO_LIMIT:
         return refuse_timeout(timeout_ns)
     if request == NULL:
-        return refuse(b"NULL is no place for a request")
+        return refuse(b"request must not be NULL")
     if pending[0] == NULL or pending[0].request == NULL:
         return finish_at_once(pending, m)
     return wait_with_gil(pending, limit_ns, m)

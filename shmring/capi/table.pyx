@@ -36,7 +36,7 @@ from shmring.core.sync.group cimport READY
 
 cdef int comm_open(void *owner, shmring_comm **made) noexcept nogil:
     if made == NULL:
-        return refuse(b"NULL is no place for a handle")
+        return refuse(b"comm must not be NULL")
     made[0] = NULL
     with gil:
         try:
@@ -98,7 +98,7 @@ cdef int make_group(shmring_comm *comm, bint of_all, int64_t color, int64_t key,
     """Make a communicator of all ranks, or of those with a colour, and its handle; NULL for a rank without a colour."""
     cdef int code = check_handle(<comm_t *> comm)
     if code == 0 and made == NULL:
-        code = refuse(b"NULL is no place for a handle")
+        code = refuse(b"made must not be NULL")
     if code:
         return code
     made[0] = NULL
@@ -123,9 +123,9 @@ cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
     cdef int kind, dtype, code
     cdef bint receives
     if h == NULL:
-        return refuse(b"NULL is no handle of a communicator")
+        return refuse(b"comm must not be NULL")
     if call == NULL:
-        return refuse(b"NULL is no call")
+        return refuse(b"call must not be NULL")
     if call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind < KIND_ALL_REDUCE_MANY:
         return refuse(b"struct_size=%lld, kind=%lld: must be sizeof(shmring_call) and one of enum shmring_collective",
                       <int64_t> call.struct_size, call.kind)
@@ -258,7 +258,7 @@ cdef int plan_make(shmring_comm *comm, const shmring_call *call, shmring_plan **
     cdef call_t c
     cdef int code
     if plan == NULL:
-        return refuse(b"NULL is no place for a plan")
+        return refuse(b"plan must not be NULL")
     plan[0] = NULL
     code = check(<comm_t *> comm, call, &c) or check_handle(<comm_t *> comm)
     if code:
@@ -297,7 +297,7 @@ cdef int plan_run(shmring_plan *made) noexcept nogil:
     cdef comm_t *h
     cdef int code
     if plan == NULL:
-        return refuse(b"NULL is no plan")
+        return refuse(b"plan must not be NULL")
     h = plan.comm
     code = enter(h)
     if code:

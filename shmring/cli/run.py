@@ -29,7 +29,7 @@ from .arguments import BadArgument, limit, ranks
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring run``."""
-    parser.add_argument("-n", "--size", type=ranks, required=True, metavar="N", help="number of ranks")
+    parser.add_argument("-n", "--ranks", type=ranks, required=True, metavar="N", help="number of ranks")
     parser.add_argument(
         "-m", "--module", action="store_true", help="the command is the name of a module, as in python -m"
     )
@@ -72,12 +72,12 @@ def main(args: argparse.Namespace) -> int:
     try:
         command = _complete(command, args.module, args.jax)
         if args.nodes is not None:
-            if args.nodes > args.size:
-                raise BadArgument(f"--nodes {args.nodes}: at most as many as there are ranks, {args.size}")
+            if args.nodes > args.ranks:
+                raise BadArgument(f"--nodes {args.nodes}: at most as many as there are ranks, {args.ranks}")
             os.environ[FORCED_COUNT] = str(args.nodes)
         if args.mpi:
-            _become_mpiexec(args.size, command)
-        status = run(command, args.size, tag_output=args.tag_output, bind=args.bind, grace=args.grace)
+            _become_mpiexec(args.ranks, command)
+        status = run(command, args.ranks, tag_output=args.tag_output, bind=args.bind, grace=args.grace)
         if status and not args.jax and _needs_jax_option(command):
             print(
                 f"shmring run: {command[1]} calls jax.distributed.initialize() without arguments, which finds the "

@@ -12,7 +12,7 @@ class NodesCommunicator(Communicator):
     """A group of ranks that cannot all map each other's memory; made by `shmring.from_mpi` or a process group of torch.
 
     It is a `shmring.Communicator` whose calls go over several machines. What needs memory that all ranks map raises
-    `TypeError`, and is on ``local``: `empty`, `zeros`, `array`, `share`, `shared_view`, `shared_result`, `explain`,
+    `TypeError`, and is on ``local``: `empty`, `array`, `share`, `shared_view`, `shared_result`, `explain`,
     `trace`; and `shrink`.
     """
 
@@ -51,5 +51,5 @@ def refuse(kind: type[NodesCommunicator], why: str, *names: str) -> None:
 refuse(
     NodesCommunicator,
     "needs memory that all ranks can map: call it on comm.local, the communicator of this node's ranks",
-    "empty", "zeros", "array", "share", "shared_view", "shared_result", "explain", "trace", "shrink",
+    "empty", "array", "share", "shared_view", "shared_result", "explain", "trace", "shrink",
 )  # fmt: skip

@@ -63,7 +63,7 @@ def from_mpi(
     -------
     Communicator or MpiCommunicator
         Where all ranks can map each other's memory an ordinary communicator, which does not use MPI. Else one with the
-        same calls; `empty`, `zeros`, `array` and `share` are on its ``local``, the communicator of this machine.
+        same calls; `empty`, `array` and `share` are on its ``local``, the communicator of this machine.
 
     Raises
     ------

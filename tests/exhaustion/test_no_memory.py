@@ -136,7 +136,6 @@ MAKERS = {
     "dup": make_group(lambda comm: comm.dup()),
     "shrink": make_group(lambda comm: comm.shrink()),
     "empty": make_array(lambda comm: comm.empty(3000)),
-    "zeros": make_array(lambda comm: comm.zeros(3000)),
     "array": make_array(lambda comm: comm.array(np.ones(3000))),
 }
 

@@ -67,7 +67,7 @@ OPENINGS = (
     "producer = shmring.ring.Producer(buffer); consumer = shmring.ring.Consumer(buffer)",
     "comm = shmring.init(rank=0, size=1, session=f'hostile{os.getpid()}', timeout=0.1)",
     "plan = comm.plan('all_reduce', np.ones(8))",
-    "shared = comm.zeros(8)",
+    "shared = comm.empty(8)",
     "held = comm.share(np.ones(1 << 15), np.ones(3))",
     "work = comm.all_reduce(np.ones(8), async_op=True)",
     "request = comm.irecv(np.ones(8), 0, 9)",

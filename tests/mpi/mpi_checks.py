@@ -239,7 +239,7 @@ def groups(comm):
 
 def refusals(comm):
     assert isinstance(comm, MpiCommunicator)
-    here = ("empty", "zeros", "array", "share", "shared_view", "shared_result", "explain", "trace", "shrink")
+    here = ("empty", "array", "share", "shared_view", "shared_result", "explain", "trace", "shrink")
     for name in here:
         raises(TypeError, lambda name=name: getattr(comm, name)(3), "comm.local")
     raises(AttributeError, lambda: comm.nothing)

@@ -81,7 +81,7 @@ def test_placement_needs_no_privilege(ranks):
 
 
 def arrays_and_results(comm):
-    array = comm.zeros(N, np.float32)
+    array = comm.empty(N, np.float32)
     result = comm.shared_result(N, np.float32, root=comm.size - 1)
     array += comm.rank
     comm.all_reduce(array, result)
@@ -133,7 +133,7 @@ def move_and_look(comm):
         os.sched_setaffinity(0, HOMES[NODES[-1]])
     comm.barrier()
     after = rows(comm, "outbox")
-    array = comm.zeros(N, np.float32)
+    array = comm.empty(N, np.float32)
     with comm.dup() as anew:
         new = rows(anew, "outbox")
         comm.barrier()

@@ -106,8 +106,8 @@ def test_run_prints_why_it_cannot_start_a_command(command, status, message):
 
 
 BAD_ARGUMENTS = [
-    ("run -n 0 true", "-n/--size: 0 must be at least 1"),
-    ("run -n two true", "-n/--size: 'two' is not a whole number"),
+    ("run -n 0 true", "-n/--ranks: 0 must be at least 1"),
+    ("run -n two true", "-n/--ranks: 'two' is not a whole number"),
     ("run -n 8192 true", "size=8192: a communicator has at most 8191 ranks"),
     ("run -n 99999999999999999999 true", "size=99999999999999999999: a communicator has at most"),
     ("run -n 2", "no command given"),
@@ -129,6 +129,7 @@ BAD_ARGUMENTS = [
     ("bench -n x", "-n/--ranks: 'x' is not a whole number"),
     ("bench --seconds inf", "--seconds: 'inf' must be above 0"),
     ("demo -n 0", "-n/--ranks: 0 must be at least 1"),
+    ("selftest -n 0", "-n/--ranks: 0 must be at least 1"),
     ("demo --seed=-1", "--seed: -1 must not be negative"),
     ("dance", "invalid choice: 'dance'"),
 ]

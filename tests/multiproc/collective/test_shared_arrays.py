@@ -66,7 +66,7 @@ def test_only_the_buffers_that_others_reach_must_be_shared(comm):
 
 @on_ranks(*GROUPS)
 def test_ranks_may_use_different_allocations_as_long_as_all_have_them(comm):
-    a, b = (comm.zeros(3000, np.int32) for _ in range(2))
+    a, b = (comm.empty(3000, np.int32) for _ in range(2))
     map_rooted(comm)
     x = (a, b)[comm.rank % 2]
     x[:] = comm.rank
@@ -197,7 +197,7 @@ def test_one_result_serves_all_ranks(n, count, mapped):
 @on_ranks(*RANKS)
 def test_a_shared_view_sees_what_its_owner_wrote_and_writes_it(comm):
     size, rank = comm.size, comm.rank
-    matrix = comm.zeros((4, 6), np.int64)
+    matrix = comm.empty((4, 6), np.int64)
     matrix[1:3, ::2] = rank + 1
     comm.barrier()
     for r in range(size):
@@ -221,20 +221,20 @@ def test_a_shared_view_sees_what_its_owner_wrote_and_writes_it(comm):
 
 
 @on_ranks(2)
-def test_empty_zeros_and_array_make_plain_arrays_of_any_shape_and_dtype(comm):
+def test_empty_and_array_make_plain_arrays_of_any_shape_and_dtype(comm):
     assert comm.size == 2
     x = comm.empty((3, 4), "float32")
     assert (type(x), x.shape, x.dtype, x.flags.c_contiguous, x.flags.writeable) == (
         np.ndarray, (3, 4), np.dtype("f4"), True, True)
     assert x.ctypes.data % 4096 == 0
     assert comm.empty(3).dtype == np.float64
-    assert not comm.zeros((1 << 16,), np.uint8).any()
+    assert not comm.empty((1 << 16,), np.uint8).any()
     y = comm.array([[1, 2], [3, 4]])
     assert y.tolist() == [[1, 2], [3, 4]]
     assert comm.array(np.float32(2.5)).shape == ()
     assert comm.array(NUMPY_DTYPES["bfloat16"].type(1.5)).dtype == NUMPY_DTYPES["bfloat16"]
-    assert comm.zeros((0, 3)).shape == (0, 3)
-    structured = comm.zeros(2, [("a", "i4"), ("b", "f8")])
+    assert comm.empty((0, 3)).shape == (0, 3)
+    structured = comm.empty(2, [("a", "i4"), ("b", "f8")])
     structured["b"] = 1
     assert comm.broadcast(np.arange(3)).tolist() == [0, 1, 2]
 
@@ -247,14 +247,14 @@ def test_bad_arguments_raise_before_anything_is_sent(comm):
         (TypeError, lambda: comm.empty(2.5)),
         (ValueError, lambda: comm.empty((3, -1))),
         (ValueError, lambda: comm.empty(1 << 60)),
-        (ValueError, lambda: comm.zeros((1 << 40, 1 << 40))),
+        (ValueError, lambda: comm.empty((1 << 40, 1 << 40))),
         (ValueError, lambda: comm.empty((0, 1 << 70))),
         (ValueError, lambda: comm.empty((1,) * 100)),
         (ValueError, lambda: comm.shared_result(1 << 70, root=0)),
         (ValueError, lambda: comm.shared_result((1,) * 100)),
         (TypeError, lambda: comm.array(np.ma.masked_equal([1, 2], 2))),
         (TypeError, lambda: comm.shared_view(x.view(np.ma.MaskedArray), 0)),
-        (TypeError, lambda: comm.zeros(3, "no such dtype")),
+        (TypeError, lambda: comm.empty(3, "no such dtype")),
         (ValueError, lambda: comm.shared_result(3, root=comm.size)),
         (ValueError, lambda: comm.shared_view(x, comm.size)),
         (ValueError, lambda: comm.shared_view(x, -1)),
@@ -275,7 +275,7 @@ def test_ranks_that_ask_for_different_arrays_all_raise_and_go_on(comm):
             comm.empty(shape, dtype)
     with pytest.raises(ValueError, match="different"):
         comm.shared_result(3) if comm.rank else comm.empty(3)
-    assert (comm.zeros(3) == 0).all()
+    assert (comm.empty(3) == 0).all()
     comm.barrier()
     assert standing(comm.name) == []
 
@@ -301,7 +301,7 @@ def test_hundreds_of_arrays_made_and_dropped_leak_nothing(comm):
     comm.all_reduce(x)
     before = held(comm)
     for i in range(200):
-        x = comm.zeros(1000 + i)
+        x = comm.empty(1000 + i)
         x[:] = comm.rank
         y = comm.shared_result(10)
         comm.all_reduce(x)
@@ -372,7 +372,7 @@ def test_a_rank_killed_while_it_makes_an_array_leaves_no_name(call):
 def run_out(comm, what, room):
     """One rank has no room, in the file system or in its address space; all ranks raise and go on."""
     size, rank, nbytes = comm.size, comm.rank, 64 << 20
-    x = comm.zeros(2000)
+    x = comm.empty(2000)
     limit = room * nbytes // 2 + (address_space_nbytes() if what == resource.RLIMIT_AS else 0)
     with limited(what, int(limit)) if rank == size - 1 else contextlib.nullcontext():
         with pytest.raises(OutOfSharedMemoryError) as caught:
@@ -385,7 +385,7 @@ def run_out(comm, what, room):
     x[:] = rank
     comm.all_reduce(x)
     assert (x == sum(range(size))).all()
-    y = comm.zeros(nbytes, np.uint8)
+    y = comm.empty(nbytes, np.uint8)
     assert mappings(comm) >= 2 * size
     del y
     return mappings(comm)
@@ -414,7 +414,7 @@ def test_any_other_refusal_on_one_rank_is_an_error_for_all(comm):
     with pytest.raises(SegmentError, match="no, by the test"):
         comm.empty(1000)
     syscalls.fault = None
-    assert not comm.zeros(1000).any()
+    assert not comm.empty(1000).any()
 
 
 def lend_to_torch(comm):

@@ -36,7 +36,7 @@ ARGUMENTS = {
     "irecv": (X, 1), "isend": (X, 1), "plan": ("all_reduce", X), "probe": (), "recv": (X, 1), "recv_object": (1,),
     "scatter_object": ([1, 2],), "send": (X, 1), "send_object": (1, 1), "sendrecv": (X, 1, np.ones(4), 1),
     "shared_result": (5,), "shared_view": (X, 0), "split": (0,), "subgroup": ([0, 1],),
-    "trace": ("/dev/null/none",), "zeros": (5,), "reduce_object": (1,), "all_reduce_object": (1,),
+    "trace": ("/dev/null/none",), "reduce_object": (1,), "all_reduce_object": (1,),
 }  # fmt: skip
 ANSWERS = {"close", "explain", "plan", "stats"}  # of private memory: answered as before
 REFUSED_BY_VALUE = {"shared_view"}  # this array is in no shared array, closed or not
@@ -49,7 +49,7 @@ def methods_of(cls):
 @on_ranks(2)
 def test_every_method_of_a_closed_communicator_answers_or_raises_closed_error(comm):
     request, plan = comm.irecv(np.ones(4), 1 - comm.rank), comm.plan("all_reduce", X)
-    work, shared = comm.all_reduce(np.ones(4), async_op=True), comm.zeros(5)
+    work, shared = comm.all_reduce(np.ones(4), async_op=True), comm.empty(5)
     work.wait()
     comm.barrier()
     comm.close()

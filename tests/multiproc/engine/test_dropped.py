@@ -84,7 +84,7 @@ def with_a_request(comm):
 
 
 def with_a_shared_array(comm):
-    array = comm.zeros(1000).view(type("Array", (np.ndarray,), {}))
+    array = comm.empty(1000).view(type("Array", (np.ndarray,), {}))
     comm.array_and_plan = array, comm.plan("all_reduce", array), comm
     comm.array_and_plan[1]()
 
@@ -120,7 +120,7 @@ def test_a_communicator_in_garbage_leaves(comm, shape):
         if shape is with_another:
             other = kept.dup()
         elif shape is with_a_shared_array:
-            shared = kept.zeros(1000)
+            shared = kept.empty(1000)
             kept.all_reduce(shared)
         elif shape is with_finished_work:
             kept.all_reduce(np.ones(3))

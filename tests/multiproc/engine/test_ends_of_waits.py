@@ -122,7 +122,7 @@ def a_name_stands(part=""):
 
 
 def wait_and_act(comm, wait, end):
-    flags = comm.zeros(2)
+    flags = comm.empty(2)
     breaks = WAITS[wait][1] or end not in INTERRUPTS
     if comm.rank == 0:
         be_ended(comm, wait, end, flags)

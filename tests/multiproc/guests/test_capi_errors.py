@@ -192,7 +192,7 @@ def bad_calls(comm, x):
         yield what, good | {"timeout_ns": -3}, "timeout_ns=-3"
         yield what, good | {"out": 0} if what != "broadcast" else good | {"out": 0, "x": 0}, "NULL"
         if what != "broadcast":
-            yield what, good | {"x": 0}, "NULL"
+            yield what, good | {"x": 0}, "must not be NULL"
     for what in (*(name for name, kind in COLLECTIVES.items() if kind.takes_op), PLAN):
         yield what, good | {"op": len(OPS)}, f"op={len(OPS)}"
         yield what, good | {"op": -1}, "op=-1"
@@ -212,14 +212,14 @@ def bad_calls(comm, x):
         yield what, good | {"tag": -2}, "tag=-2"
         if what not in (ISEND, IRECV):
             yield what, good | {"timeout_ns": -3}, "timeout_ns=-3"
-    yield SEND, good | {"x": 0}, "NULL"
-    yield RECV, good | {"out": 0}, "NULL"
-    yield SENDRECV, good | {"out": 0}, "NULL"
+    yield SEND, good | {"x": 0}, "must not be NULL"
+    yield RECV, good | {"out": 0}, "must not be NULL"
+    yield SENDRECV, good | {"out": 0}, "must not be NULL"
     yield SENDRECV, good | {"out": x}, "overlap"
     yield SENDRECV, good | {"source": -2}, "rank -2"
     yield WAIT, {"timeout_ns": -3}, "timeout_ns=-3"
     for what in (DUP, SPLIT):  # refused before the ranks make a communicator: with more times than one, without a place
-        yield what, {"times": 2}, "NULL is no place for a handle"
+        yield what, {"times": 2}, "made must not be NULL"
 
 
 @on_table(2)

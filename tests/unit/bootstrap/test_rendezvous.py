@@ -690,7 +690,7 @@ def test_without_a_limit_and_with_a_huge_one_ranks_meet(rank, session, timeout):
 
 def make_all(session):
     with shmring.init(rank=0, size=1, session=session) as comm:
-        comm.dup().zeros(1000)
+        comm.dup().empty(1000)
         comm.shared_result(1000)
 
 
