@@ -25,6 +25,7 @@ import numpy as np
 from turns import PROCESSORS, compare, loop_of, pin, turn
 
 import shmring
+from shmring.collectives.plan.choose import FIRST_PIECE_NBYTES
 
 CALLS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "ping_pong",
@@ -32,10 +33,15 @@ CALLS = (
 SIZES = tuple(1 << bits for bits in range(12, 27, 2))
 NO_STREAMING, ALL_STREAMING = {"past_cache_nbytes": 1 << 40}, {"past_cache_nbytes": 0}
 OUTPUTS = {"cached": NO_STREAMING, "streaming": ALL_STREAMING}
+FIRST_PIECE = {"round_nbytes": FIRST_PIECE_NBYTES}
 STAGED = {
-    f"{stores}, outputs {name}": {"stores": number, "direct": 0} | output
+    f"{stores}, outputs {name}": {"stores": number, "direct": 0} | output | FIRST_PIECE
     for number, stores in enumerate(("ordinary", "streaming", "prefetched", "string", "exchange"))
     for name, output in OUTPUTS.items()
+} | {
+    f"{stores}, pieces of {nbytes >> 10} KiB": {"stores": number, "direct": 0, "round_nbytes": nbytes} | NO_STREAMING
+    for number, stores in enumerate(("ordinary", "streaming", "prefetched", "string", "exchange"))
+    for nbytes in (FIRST_PIECE_NBYTES // 4, 1 << 19)
 }
 DIRECT = {f"direct, outputs {name}": {"direct": 1} | output for name, output in OUTPUTS.items()}
 SLICE_S, SLICE_NBYTES, CYCLES = 0.004, 256 << 20, 5
