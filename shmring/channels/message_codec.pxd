@@ -31,8 +31,6 @@ cdef bint is_array_shape(tuple shape, object itemsize)
 
 cdef object pickle_object(object obj, object channel)
 cdef object unpickle_block(object block, object channel, object flight)
-cdef bint await_crate(object pickled, object channel, int64_t timeout_ns) except -1
-cdef int leave_blocks(object pickled, object channel) except -1
 cdef object taken_blocks(object block, object channel, uint64_t word)
 
 cdef tuple decode_meta(frame_t *f, uint64_t nbytes)

@@ -97,7 +97,7 @@ cdef object encode_unusual(object x, message_t *m):
 
 
 cdef object encode_pickled(object pickled, message_t *m):
-    """Fill in ``m`` with the result of `pickle_object`; its blocks, if any, have got their tail (`await_crate`)."""
+    """Fill in ``m`` with the result of `pickle_object`; the tail of its blocks, if any, is filled in as they are left."""
     header = np.frombuffer(pickled.header, np.uint8)
     cdef object tail = None if pickled.flight is None else pickled.flight.tail
     begin(m, word_of(OBJECT) if tail is None else word_of(OBJECT, WITH_BLOCKS))
@@ -115,7 +115,7 @@ cdef object encode_pickled(object pickled, message_t *m):
         add_part(m, PyBytes_AS_STRING(padding), -m.load.nbytes & (alignment - 1))
         add_part(m, cnp.PyArray_DATA(buffer), cnp.PyArray_NBYTES(buffer))
     if tail is not None:
-        add_part(m, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
+        add_part(m, PyByteArray_AS_STRING(tail), len(tail))
     return header, buffers, room, tail
 
 
@@ -255,26 +255,6 @@ def unpickle_leased(channel, flight, block):
 
 
 # ---- blocks in objects -----------------------------------------------------------------------------------------------
-
-cdef bint await_crate(object pickled, object channel, int64_t timeout_ns) except -1:
-    """Wait until the blocks of an object can be left in the crate, and stamp them; False after the timeout."""
-    if pickled.flight is not None:
-        if not channel.crate.await_room(pickled.flight, None if timeout_ns < 0 else timeout_ns / 1e9):
-            return False
-        pickled.flight.stamp()
-    return True
-
-
-cdef int leave_blocks(object pickled, object channel) except -1:
-    """Leave the blocks of an object that was sent; its taker waits for them."""
-    if pickled.flight is not None:
-        try:
-            channel.crate.put(pickled.flight)
-        except BaseException:          # of a signal handler, too: before the call had begun
-            channel.crate.put_nothing(pickled.flight)
-            raise
-    return 0
-
 
 cdef object taken_blocks(object block, object channel, uint64_t word):
     """The blocks of an object that was received; None if it has none."""

@@ -34,10 +34,9 @@ from shmring.core.c.faults cimport fault_point
 from shmring.core.c.layout cimport SHMRING_MEMBERS_MAX
 from shmring.core.base.timeouts cimport forgiving_timeout_to_ns
 from shmring.core.arrays cimport numpy_api as cnp
-from shmring.channels.message_codec cimport (await_crate, encode, encode_pickled, leave_blocks, message_t,
-                                             pickle_object, unpickle_block)
+from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_block
 from shmring.channels.receiver cimport take_bytes
-from shmring.channels.sender cimport put_bytes
+from shmring.channels.sender cimport put_bytes, too_many_blocks
 from shmring.core.ring.blocking cimport CORRUPT, GONE, LATE, drive, shared_sleeper, wake_at_once
 from shmring.core.ring.framing cimport PIECE, WORD_NBYTES, frame_t, kind_of, next_frame
 from shmring.core.ring.prospects cimport Passage, arrive, prospects_of
@@ -425,25 +424,28 @@ cdef class Queue:
         cdef message_t m
         cdef int64_t left
         cdef uint64_t nbytes
+        cdef int outcome = READY
         if PyBytes_CheckExact(content) and put_bytes(self.sender, content):
             return 0
         if isinstance(content, Dumped):
-            if not await_crate(content, self.memory, left_until(deadline_ns, timeout_ns)):
-                raise queue.Full(f"{self.count()} items are in the queue, and their blocks are as many as the kernel "
-                                 "keeps in flight. Start the consumers first")
             _keeper = encode_pickled(content, &m)
         else:
             _keeper = encode(content, &m)
         if timeout_ns == 0 and m.load.nbytes > self.sender.longest:
             raise ValueError(f"an item of {m.load.nbytes} bytes cannot be put without waiting: at most "
                              f"{self.sender.longest} bytes, half of the capacity, can")
-        left = left_until(deadline_ns, timeout_ns)
-        # No time left is passed on as 1 ns: with 0 no message is streamed.
         nbytes = m.load.nbytes
-        if self.sender.send_message(&m, max(left, <int64_t>1) if timeout_ns > 0 else left) == LATE:
+        if isinstance(content, Dumped) and content.flight is not None:
+            outcome = self.sender.leave_blocks(content.flight, &m, timeout_ns != 0,
+                                               left_until(deadline_ns, timeout_ns))
+        if outcome == READY:
+            left = left_until(deadline_ns, timeout_ns)
+            # No time left is passed on as 1 ns: with 0 no message is streamed.
+            outcome = self.sender.send_message(&m, max(left, <int64_t>1) if timeout_ns > 0 else left)
+        if outcome == LATE:
             raise self.full_error(nbytes)
-        if isinstance(content, Dumped):
-            leave_blocks(content, self.memory)
+        if outcome != READY:
+            raise too_many_blocks()
         return 0
 
     cdef object full_error(self, uint64_t nbytes):

@@ -25,6 +25,9 @@ cdef class Sender(RingSender):
 
     cdef void resume(self) noexcept
     cdef int try_open(self, uint64_t word, uint64_t nbytes, char **to, uint64_t *wanted) except -1
+    cdef bint is_whole(self, message_t *m, bint may_wait) noexcept
+    cdef int try_room(self, uint64_t nbytes, uint64_t *wanted) except -1
+    cdef int leave_blocks(self, object departure, message_t *m, bint may_wait, int64_t timeout_ns) except -1
     cdef int try_whole(self, message_t *m, uint64_t *wanted) except -1
     cdef int try_begin_stream(self, message_t *m, uint64_t *wanted) except -1
     cdef int send_message(self, message_t *m, int64_t timeout_ns) except -1
@@ -36,6 +39,9 @@ cdef class Sender(RingSender):
     cdef object send_encoded(self, message_t *m, int64_t timeout_ns)
     cdef void announce_quiet(self) noexcept
     cdef int try_reserve(self, object shape, object dtype, uint64_t *wanted) except -1
+
+
+cdef object too_many_blocks()
 
 
 # Hand over what was reserved, `nmessages` with it.

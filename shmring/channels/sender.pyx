@@ -10,6 +10,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
+import queue
 from math import prod
 from operator import index
 
@@ -18,10 +19,9 @@ import numpy as np
 from shmring.core.c.atomics cimport load_relaxed_u32, load_relaxed_u64
 from shmring.core.arrays.lease cimport make_lease
 from shmring.core.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
-from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, await_crate, encode, encode_pickled,
-                                             is_array_shape, leave_blocks, message_t, pickle_object, start_stream,
-                                             word_and_meta)
-from shmring.channels.ring_ends cimport WAITS
+from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, encode, encode_pickled, is_array_shape,
+                                             message_t, pickle_object, start_stream, word_and_meta)
+from shmring.channels.ring_ends cimport DROPPED, WAITS
 from shmring.core.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
 from shmring.core.ring.end cimport require_lease
 from shmring.core.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
@@ -40,6 +40,11 @@ cdef enum:
 
 cdef enum:                         # what a step of a stream ends with, beside the outcomes of waits
     NO_ROOM = 6
+
+cdef object too_many_blocks():
+    return queue.Full("no room in time for the blocks of this message: as many as the kernel keeps in flight have been "
+                      "sent and not taken yet. Start the receiver first")
+
 
 # A stream under way.
 ctypedef struct stream_t:
@@ -96,6 +101,18 @@ cdef class Sender(RingSender):
         wanted[0] = needed
         return LATE
 
+    cdef bint is_whole(self, message_t *m, bint may_wait) noexcept:
+        """Whether a message goes as one frame: a longer one is streamed, but only by a call that may wait."""
+        return m.load.nbytes <= self.piece or self.policy != WAITS or not may_wait
+
+    cdef int try_room(self, uint64_t nbytes, uint64_t *wanted) except -1:
+        """Whether there is room for a whole frame; it stays there until this end sends."""
+        cdef char *to
+        cdef int outcome = self.try_open(0, nbytes, &to, wanted)
+        if outcome == READY:
+            ring_abort(&self.p)
+        return outcome
+
     cdef int try_whole(self, message_t *m, uint64_t *wanted) except -1:
         """Send a message as one frame."""
         cdef char *to
@@ -115,14 +132,12 @@ cdef class Sender(RingSender):
 
     cdef int try_begin_stream(self, message_t *m, uint64_t *wanted) except -1:
         """Begin a stream once there is room for a frame; raise the errors after which nothing may be sent."""
-        cdef char *to
         if m.meta_nbytes + WORD_NBYTES > self.piece:
             raise ValueError(f"the dtype and shape of this message take {m.meta_nbytes} bytes, which do not fit into a "
                              f"frame of {self.piece}: make the channel larger")
-        cdef int outcome = self.try_open(0, 0, &to, wanted)
+        cdef int outcome = self.try_room(0, wanted)
         self.unsent_nbytes = m.load.nbytes
         if outcome == READY:
-            ring_abort(&self.p)
             start_stream(m)
         return outcome
 
@@ -132,7 +147,7 @@ cdef class Sender(RingSender):
         """READY, LATE or DROPPED. A message is streamed only if the call may wait."""
         cdef uint64_t wanted
         cdef int outcome
-        cdef bint is_whole = m.load.nbytes <= self.piece or self.policy != WAITS or timeout_ns == 0
+        cdef bint is_whole = self.is_whole(m, timeout_ns != 0)
         cdef int64_t deadline_ns = 0
         while True:
             outcome = self.try_whole(m, &wanted) if is_whole else self.try_begin_stream(m, &wanted)
@@ -148,6 +163,30 @@ cdef class Sender(RingSender):
         if self.cancelled != NULL:
             return self.send_stream(m, -1)
         return self.send_stream(m, timeout_ns if deadline_ns == 0 else left_until(deadline_ns, timeout_ns))
+
+    cdef int leave_blocks(self, object departure, message_t *m, bint may_wait, int64_t timeout_ns) except -1:
+        """Leave the blocks of the message that is sent next: READY; LATE; DROPPED; or NO_ROOM: none in the crate.
+
+        Before that there is room for the message, or the beginning of a stream: no blocks are left for nothing.
+        """
+        cdef uint64_t nbytes = m.load.nbytes if self.is_whole(m, may_wait) else 0, wanted
+        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef int outcome
+        while self.try_room(nbytes, &wanted) != READY:
+            outcome = self.await_room(wanted, left_until(deadline_ns, timeout_ns))
+            if outcome != READY:
+                return outcome
+        timeout_ns = left_until(deadline_ns, timeout_ns) if self.policy == WAITS else 0
+        self.is_busy = True
+        try:
+            if self._channel.crate.put(departure, None if timeout_ns < 0 else timeout_ns / 1e9):
+                return READY
+        finally:
+            self.is_busy = False
+        if self.policy == WAITS:
+            return NO_ROOM
+        self.ring.sent.dropped += 1
+        return DROPPED
 
     cdef int await_room(self, uint64_t wanted, int64_t timeout_ns) except -1:
         return self.make_room(wanted, max(wanted, self.p.capacity // 4), timeout_ns)
@@ -293,15 +332,22 @@ cdef class Sender(RingSender):
             As in `send`.
         """
         cdef message_t m
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
+        cdef int outcome
         self.require_idle()
         pickled = pickle_object(obj, self._channel)
-        if not await_crate(pickled, self._channel, timeout_to_ns(timeout)):
-            raise self.full()
         _keeper = encode_pickled(pickled, &m)
-        if not self.send_encoded(&m, timeout_to_ns(timeout)):
-            return False
-        leave_blocks(pickled, self._channel)
-        return True
+        if pickled.flight is not None:
+            self.require_idle()
+            outcome = self.leave_blocks(pickled.flight, &m, timeout_ns != 0, timeout_ns)
+            if outcome != READY:
+                if outcome == LATE:
+                    raise self.full()
+                if outcome == NO_ROOM:
+                    raise too_many_blocks()
+                return False
+            timeout_ns = left_until(deadline_ns, timeout_ns)
+        return self.send_encoded(&m, timeout_ns)
 
     def send_async(self, x):
         """Await room for bytes or an array, and send them, in an event loop of asyncio.
@@ -335,17 +381,22 @@ cdef class Sender(RingSender):
 
     async def _send_in_steps(self, x, bint is_pickled):
         cdef message_t m
+        cdef int outcome
         self.fileno()      # before the first step: in the middle of a message it could not be made
-        while is_pickled and not await_crate(x, self._channel, 0):
-            await aio.pause()
         _keeper = encode_pickled(x, &m) if is_pickled else encode(x, &m)
+        while is_pickled and x.flight is not None:
+            self.require_idle()
+            outcome = self.leave_blocks(x.flight, &m, True, 0)
+            if outcome == DROPPED:
+                return
+            if outcome == READY:
+                break
+            await aio.pause()
         try:
             while self.take_step(&m) == LATE:
                 await self._room()
         finally:
             self.end_send(&m)
-        if is_pickled:
-            leave_blocks(x, self._channel)
 
     @cython.critical_section
     cdef int take_step(self, message_t *m) except -1:
@@ -359,7 +410,7 @@ cdef class Sender(RingSender):
         while True:
             if not m.is_streamed:      # this end may have been closed meanwhile
                 self.require_idle()
-                if m.load.nbytes <= self.piece or self.policy != WAITS:
+                if self.is_whole(m, True):
                     outcome = self.try_whole(m, &wanted)
                 else:
                     outcome = self.try_begin_stream(m, &wanted)

@@ -14,6 +14,7 @@ import struct
 import time
 from contextlib import suppress
 
+from shmring.core.base.lifecycle import in_child
 from shmring.core.base.sysfs import stat_fields
 from shmring.core.base.text import size_text
 from shmring.core.blocks import pages as block_pages
@@ -73,27 +74,31 @@ def start_time_of(name: str) -> int:
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
 
 
-_this: tuple[int, Process] | None = None
+_this: Process | None = None
 
 
 def this_process() -> Process:
     """The process itself."""
     global _this
-    forks = block_pages.fork_count()
-    if _this is None or _this[0] != forks:
-        pid = os.getpid()
-        _this = forks, Process(pid, start_time_of("self"), os.stat("/proc/self/ns/pid").st_ino)
-    return _this[1]
+    if _this is None:
+        _this = Process(os.getpid(), start_time_of("self"), os.stat("/proc/self/ns/pid").st_ino)
+    return _this
+
+
+@in_child
+def _forget() -> None:
+    global _this
+    _this = None
 
 
 def handle_of(pages: Pages) -> bytes:
     """The handle of a block, by which it is found as long as this process holds it."""
-    known, forks = pages.handle, block_pages.fork_count()
-    if known is None or known[0] != forks:
-        own, fd = this_process(), pages.file.fd
+    known, own = pages.handle, this_process()
+    if known is None or known[0] is not own:
+        fd = pages.file.fd
         inode = os.fstat(fd).st_ino
         handle = _HANDLE.pack(own.pid, fd, own.start_time, own.pid_ns, inode, pages.number, pages.nbytes)
-        known = pages.handle = forks, handle
+        known = pages.handle = own, handle
     return known[1]
 
 

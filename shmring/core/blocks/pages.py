@@ -6,11 +6,10 @@ While it is still empty the maker maps it for writing and seals it: no other pro
 
 The maker keeps the file of a block that it has dropped, for a moment: when it makes the next one, and the kernel says
 that no other process has the file open, its pages are written again, without page faults. The kernel says so by a
-*lease* of the file for writing, which is granted only where there is no other open file. (What is passed through a
-socket, and what holds a mapping, is an open file of its own here: see `Pages.reopen`. A forked child shares those of
-its parent, so files that are older than a fork are not kept.) Then the number in the label
-is removed, and the question asked again. So a process that opens the file by an old handle either is seen by the
-kernel, or finds no number, or another one.
+*lease* of the file for writing, which is granted only where there is no other open file. So the maker opens the file
+anew before it closes the open file that others may share: readers, mappings, sockets, forked children. Then the number
+in the label is removed, and the question asked again: a process that opens the file by an old handle either is seen by
+the kernel, or finds no number, or another one.
 """
 
 from __future__ import annotations
@@ -66,8 +65,6 @@ _MOST_DIMENSIONS = 64
 
 _FREED = 0  # in place of the number while the file may be used again
 
-_forks = 0
-
 
 class Pages:
     """The file of a block, as one process holds it. Arrays of its memory keep it, and so the block, too.
@@ -75,7 +72,7 @@ class Pages:
     Attributes
     ----------
     file : Descriptor
-        Open for reading. Its number is part of the handle by which other processes reach the file.
+        Open for reading, and what other processes are given. Its number is part of the handle by which they find it.
     mapping : Mapping
         The whole file: writable in the maker, else not.
     number : int
@@ -83,16 +80,14 @@ class Pages:
     """
 
     __slots__ = (
-        "__weakref__", "dtype", "file", "forks", "handle", "is_filled", "is_own", "mapping", "nbytes", "number",
-        "shape",
+        "__weakref__", "dtype", "file", "handle", "is_filled", "is_own", "mapping", "nbytes", "number", "shape",
     )  # fmt: skip
 
     def __init__(self, file: Descriptor, mapping: Mapping, is_own: bool, is_filled: bool = False) -> None:
         self.file, self.mapping, self.is_own = file, mapping, is_own
         self.is_filled = is_filled  # whether the page table of this process has all pages
-        self.forks = _forks
         self.number = _FREED
-        self.handle: tuple[int, bytes] | None = None  # core/blocks/holders.py
+        self.handle: tuple[Any, bytes] | None = None  # core/blocks/holders.py
 
     def label(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         """Say what the contents are, and give the block its number. Maker only."""
@@ -127,13 +122,9 @@ class Pages:
         with memoryview(self.mapping) as view:
             view[-LABEL_NBYTES : len(view) - LABEL_NBYTES + _NUMBER.size] = _NUMBER.pack(number)
 
-    def reopen(self) -> Descriptor:
-        """A descriptor for another process: not a duplicate but an open file of its own, for reading."""
-        return opened(os.open, f"/proc/self/fd/{self.file.fd}", os.O_RDONLY | os.O_CLOEXEC)
-
     def close(self) -> None:
         """Let the file go. Called when neither the block nor any array of it is left."""
-        if self.is_own and self.number and self.forks == _forks:
+        if self.is_own and self.number:
             keep(self)
 
     __del__ = close_or_keep
@@ -160,6 +151,11 @@ def opened(opening: Callable, *args: Any) -> Descriptor:
                 ) from error
             repair()
     raise AssertionError
+
+
+def _reopened(fd: int) -> int:
+    """Not a duplicate but an open file of its own, for reading."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def raise_limit() -> None:
@@ -208,11 +204,7 @@ def _new(file_nbytes: int, nbytes: int, contents: np.ndarray | None) -> Pages:
                 _write(file.fd, contents[at : at + _PART_NBYTES], at)
         mapping = call("mmap", Mapping, file.fd, file_nbytes)
         fcntl.fcntl(file.fd, _ADD_SEALS, _sealing())
-        reading = opened(os.open, f"/proc/self/fd/{file.fd}", os.O_RDONLY | os.O_CLOEXEC)
-        # A process that opens the file while the lease is held is one with an old handle. The kernel tells the holder
-        # by a signal, by default SIGIO, which would end the process; this one does nothing.
-        fcntl.fcntl(reading.fd, fcntl.F_SETSIG, signal.SIGURG)
-        return Pages(reading, mapping, True)
+        return Pages(opened(_reopened, file.fd), mapping, True)
     finally:
         file.close()
 
@@ -306,8 +298,11 @@ def keep(dropped: Pages) -> None:
     """Keep the file of a block that its maker has dropped, for a moment. Called by finalizers: takes no lock."""
     if dropped.mapping.nbytes <= KEPT_NBYTES // 2:
         with suppress(OSError):  # under another number, where no handle leads
-            file = Descriptor(fcntl.fcntl, dropped.file.fd, fcntl.F_DUPFD_CLOEXEC, 0)
+            file = Descriptor(_reopened, dropped.file.fd)
             dropped.file.close()
+            # A process that opens the file while the lease is held is one with an old handle. The kernel tells the
+            # holder by a signal, by default SIGIO, which would end the process; this one does nothing.
+            fcntl.fcntl(file.fd, fcntl.F_SETSIG, signal.SIGURG)
             _freed.append(Freed(time.monotonic(), dropped.number, file, dropped.mapping, dropped.is_filled))
         while len(_freed) > KEPT_FILES or sum(freed.mapping.nbytes for freed in list(_freed)) > KEPT_NBYTES:
             with suppress(IndexError):
@@ -353,11 +348,6 @@ def _is_alone(fd: int) -> bool:
     return True
 
 
-def fork_count() -> int:
-    """How often this process, or one that it comes from, has forked."""
-    return _forks
-
-
 def give_back() -> None:
     """Give all kept files back to the kernel."""
     _freed.clear()
@@ -375,14 +365,6 @@ def _give_back_in_time() -> None:
                 _freed.popleft()
     _looked_at = _NEVER
     _have_thread()  # a file may have been kept meanwhile, by a call that has seen this thread
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(before=_count_fork)  # from here on a child may have the files of this process
 
 
 @in_child

@@ -139,7 +139,7 @@ cdef void *map_aligned(int fd, size_t nbytes, Py_ssize_t offset, int access, int
     cdef void *address
     cdef int protection = PROT_READ if access == READS else PROT_READ | PROT_WRITE
     cdef int sharing = MAP_PRIVATE if access == COPIES else MAP_SHARED
-    if nbytes < HUGE_NBYTES:
+    if nbytes < HUGE_NBYTES or access:     # files that are not written by their mapping are blocks: of small pages
         address = mmap(NULL, nbytes, protection, sharing, fd, offset)
         error[0] = errno
         return address

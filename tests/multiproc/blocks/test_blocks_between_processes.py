@@ -241,6 +241,33 @@ def test_a_block_that_a_forked_child_has_inherited_is_never_overwritten():
     os.close(told)
 
 
+def sums_after(block, go, back):
+    array = block.array
+    back.put(int(array[0]))
+    while go.get() == 0:
+        pass
+    back.put(int(array[0]))
+
+
+@pytest.mark.leaks  # the server of forkserver stays
+@pytest.mark.parametrize("method", METHODS)
+def test_the_memory_of_an_argument_is_not_used_again_while_the_process_has_it(method):
+    ctx = context(method)
+    go, back = ctx.SimpleQueue(), ctx.SimpleQueue()
+    block = shmring.Block(contents(1))
+    process = ctx.Process(target=sums_after, args=(block, go, back))
+    process.start()
+    del block
+    for number in range(2, 20):
+        shmring.Block(contents(number)).close()
+    assert back.get() == 1
+    for number in range(2, 20):
+        shmring.Block(contents(number)).close()
+    go.put(1)
+    assert back.get() == 1
+    process.join()
+
+
 def test_more_blocks_than_the_kernel_keeps_in_flight_wait_for_their_taker():
     queue, count = shmring.Queue(), 2000
     pid = in_child(lambda: make_and_put(queue, count))

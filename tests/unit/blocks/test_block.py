@@ -294,7 +294,7 @@ def test_a_file_that_is_no_block_is_refused():
         block_pages.adopt(Descriptor(int, plain), 1, 100)
     block = shmring.Block(np.arange(3))
     with pytest.raises(SegmentError, match="is not the file of a block"):
-        block_pages.adopt(block._pages.reopen(), block._pages.number, 1 << 40)
+        block_pages.adopt(Descriptor(os.dup, block._pages.file.fd), block._pages.number, 1 << 40)
 
 
 def test_others_read_it_by_dlpack_and_by_the_array_protocol():
