@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from shmring.collectives.observe.account import duration, ranks_text
+from shmring.core.blocks.look import HeldBlocks
 from shmring.watch.report import NANO, edges_text
 
 # A line: parts, each a text and its style. Styles are names, which a renderer maps to colours.
@@ -27,6 +28,8 @@ def page(found: dict[str, Any]) -> list[Line]:
         lines += [[(f"no job of uid {found['uid']} can be seen from here", "faint")], []]
     if found["channels"]:
         lines += [*channels_lines(found["channels"]), []]
+    if found["blocks"]:
+        lines += [[("blocks", "title")], *([(f"  {HeldBlocks(**one).describe()}", "")] for one in found["blocks"]), []]
     clock = time.strftime("%H:%M:%S", time.localtime(found["time"]))
     note = f"{clock}  only jobs of uid {found['uid']}: the memory of other users' jobs is not readable"
     if found["unreadable"]:

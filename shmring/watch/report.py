@@ -9,6 +9,7 @@ from typing import Any
 from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with_rates
 from shmring.collectives.bootstrap.tuning import are_near
 from shmring.collectives.observe.account import ranks_text
+from shmring.core.blocks.look import held_blocks
 from shmring.core.memory.open_files import open_files
 from shmring.core.placement.topology import discover
 from shmring.watch.find import Group, Job, Machine, Member, look_at_jobs
@@ -45,6 +46,7 @@ class Watcher:
             "interval_s": elapsed_ns * NANO or None,
             "jobs": [self._job(job, machine, elapsed_ns) for job in machine.jobs],
             "channels": [channel_report(one, elapsed_ns > 0) for one in channels],
+            "blocks": [held._asdict() for held in held_blocks()],
             "unreadable": list(machine.unreadable),
         }
         self._before = {

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from shmring.core.blocks.pages import TARGET
+from shmring.core.memory.open_files import open_files
 
 
 class HeldBlocks(NamedTuple):
@@ -37,15 +38,11 @@ def held_blocks() -> list[HeldBlocks]:
     """The processes that hold blocks, by pid. What is in flight, or only mapped, no process lists."""
     sizes: dict[int, int] = {}  # by inode
     held: dict[int, set[int]] = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with suppress(OSError):  # gone, or another user's
-            for descriptor in os.listdir(f"/proc/{pid}/fd"):
-                path = f"/proc/{pid}/fd/{descriptor}"
-                with suppress(FileNotFoundError):
-                    if os.readlink(path) == TARGET:
-                        status = os.stat(path)
-                        sizes[status.st_ino] = status.st_blocks * 512
-                        held.setdefault(pid, set()).add(status.st_ino)
+    for file in open_files(target=TARGET):
+        with suppress(OSError):  # closed meanwhile
+            status = os.stat(file.path)
+            sizes[status.st_ino] = status.st_blocks * 512
+            held.setdefault(file.pid, set()).add(status.st_ino)
     return [
         HeldBlocks(
             pid,

@@ -8,7 +8,7 @@ read-only and read by copies. So nothing is mapped here that its owner could tru
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -47,12 +47,19 @@ class OpenFile(NamedTuple):
             os.close(fd)
 
 
-def open_files(unreadable: list[int] | None = None) -> Iterator[OpenFile]:
-    """Each descriptor of a file of ours, of each process of this user; ``unreadable`` gets the pids that refuse."""
+def open_files(unreadable: list[int] | None = None, target: str | None = None) -> Iterator[OpenFile]:
+    """Each descriptor of a segment of ours, or of a file whose link reads ``target``, of each process of this user;
+    ``unreadable`` gets the pids that refuse."""
     prefix = user_prefix()[1:]
+
+    def is_wanted(found: str) -> bool:
+        if target is not None:
+            return found == target
+        return is_unnamed(found) or os.path.basename(found).startswith(prefix)
+
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
-            yield from _open_files_of(pid, prefix)
+            yield from _open_files_of(pid, is_wanted)
         except PermissionError:
             with suppress(OSError):
                 if unreadable is not None and os.stat(f"/proc/{pid}").st_uid == os.geteuid():
@@ -61,11 +68,11 @@ def open_files(unreadable: list[int] | None = None) -> Iterator[OpenFile]:
             continue
 
 
-def _open_files_of(pid: int, prefix: str) -> Iterator[OpenFile]:
+def _open_files_of(pid: int, is_wanted: Callable[[str], bool]) -> Iterator[OpenFile]:
     """PermissionError: the process refuses; of one with more capabilities, descriptors are listed, but not read."""
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{descriptor}"
         with suppress(FileNotFoundError):  # closed meanwhile
             target = os.readlink(path)
-            if is_unnamed(target) or os.path.basename(target).startswith(prefix):
+            if is_wanted(target):
                 yield OpenFile(pid, path, target)

@@ -50,6 +50,7 @@ FOUND = {
     "time": 0.0,
     "unreadable": [4, 5],
     "channels": [CHANNEL, CHANNEL | {"fill": 1.0, "waiting": "receiver 8 waits"}],
+    "blocks": [{"pid": 9, "nblocks": 2, "nbytes": 8192, "others": (5,)}],
     "jobs": [
         {
             "session": "train",
@@ -91,6 +92,9 @@ channels and queues
     sender   5 dead: 9 messages, 2 dropped, 1 waits
     receiver any process, now 8, which has its lock: 3 messages, 4 waits
     receiver 8 waits
+
+blocks
+  pid 9: 2 blocks, 8192 bytes, some of them held by 5, too
 """
 
 
@@ -112,7 +116,7 @@ def test_a_page_marks_ranks_and_ends_that_keep_others():
 
 
 def test_a_page_of_nothing_has_one_line_and_the_note():
-    found = {"uid": 7, "time": 0.0, "jobs": [], "channels": [], "unreadable": []}
+    found = {"uid": 7, "time": 0.0, "jobs": [], "channels": [], "blocks": [], "unreadable": []}
     first, empty, (note,) = page(found)
     assert (first, empty) == ([("no job of uid 7 can be seen from here", "faint")], [])
     assert note[0].endswith("is not readable")
