@@ -2,9 +2,13 @@
 
     python bench/bench_blocks.py [--rounds 300]
 
-Each row is the median time from `put` to the array at a reader that waits for it; and that of making what is handed
-over, a copy of an array in private memory. The reader looks at one element. All three through a queue: ours for blocks,
-and the standard library's, with the name of the memory, or a shared tensor of torch's strategy `file_descriptor`.
+Each row but the last two is the median time from `put` to the array at a reader that waits for it; and that of making
+what is handed over, a copy of an array in private memory. The reader looks at one element. All three through a queue:
+ours for blocks, and the standard library's, with the name of the memory, or a shared tensor of torch's strategy
+`file_descriptor`.
+
+The last two are the processor time for a frame of 1920 x 1080 pixels, written into a `Latest` 60 times in a second and
+read by three processes: in place, by leases, which is one copy in all; and by copies, which is four.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import argparse
 import multiprocessing
 import statistics
 import time
+from collections.abc import Callable
 from multiprocessing import shared_memory
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,67 +56,125 @@ def read_tensors(items, times):
         del tensor, item
 
 
-def blocks(array, items, times):
-    """Hand over a block; the times of making and handing over, in ns."""
-    began = time.perf_counter_ns()
-    block = shmring.Block(array)
-    made = time.perf_counter_ns() - began
-    items.put((time.monotonic_ns(), block))
-    return made, times.get()
-
-
-def names(array, items, times):
-    """Hand over named memory."""
-    began = time.perf_counter_ns()
+def make_name(array):
+    """Named memory with a copy of the array."""
     memory = shared_memory.SharedMemory(create=True, size=array.nbytes)
     np.ndarray(array.nbytes, np.uint8, memory.buf)[:] = array
-    made = time.perf_counter_ns() - began
-    items.put((time.monotonic_ns(), memory.name, array.nbytes))
-    taken = times.get()
+    return memory
+
+
+def free_name(memory):
+    """Free named memory."""
     memory.close()
     memory.unlink()
-    return made, taken
 
 
-def tensors(array, items, times):
-    """Hand over a tensor."""
+def make_tensor(array):
+    """A tensor in shared memory with a copy of the array."""
     import torch
 
-    began = time.perf_counter_ns()
-    tensor = torch.from_numpy(array).clone().share_memory_()
-    made = time.perf_counter_ns() - began
-    items.put((time.monotonic_ns(), tensor))
-    return made, times.get()
+    return torch.from_numpy(array).clone().share_memory_()
+
+
+class Way(NamedTuple):
+    """A way to hand over an array: how it is made, what is put into which queue, how it is freed, and its reader."""
+
+    make: Callable
+    item: Callable
+    free: Callable
+    read: Callable
+    make_queue: Callable
+
+
+def time_of(way, array, rounds, items, times):
+    """The median times of making, and of handing over, in us: each by itself, as making fills the caches."""
+    made, taken = [], []
+    for _ in range(rounds):
+        began = time.perf_counter_ns()
+        thing = way.make(array)
+        made.append(time.perf_counter_ns() - began)
+        way.free(thing)
+    thing = way.make(array)
+    for _ in range(300):
+        items.put((time.monotonic_ns(), *way.item(thing)))
+        taken.append(times.get())
+    way.free(thing)
+    return statistics.median(made) / 1e3, statistics.median(taken) / 1e3
+
+
+def watch(newest, in_place, times):
+    """A reader of frames."""
+    version = frames = 0
+    began = time.process_time_ns()
+    while True:
+        try:
+            if in_place:
+                with newest.lease(after=version) as frame:
+                    version, _pixel = frame.version, frame[0, 0, 0]
+            else:
+                frame, version = newest.read_version(after=version)
+        except shmring.EndOfStreamError:
+            break
+        frames += 1
+    times.put((time.process_time_ns() - began) / frames / 1e3)
+
+
+def frames(context, in_place, count=300):
+    """Write frames; the processor time for each, in us: of the writer, and of each reader."""
+    frame = np.zeros((1080, 1920, 3), np.uint8)
+    newest, times = shmring.Latest(frame.nbytes), shmring.Queue()
+    readers = [context.Process(target=watch, args=(newest, in_place, times)) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    time.sleep(2)  # until they read
+    began = time.process_time_ns()
+    for _ in range(count):
+        newest.write(frame)
+        time.sleep(1 / 60)
+    written = (time.process_time_ns() - began) / count / 1e3
+    newest.close()
+    found = [times.get() for _ in readers]
+    for reader in readers:
+        reader.join()
+    return written, found
 
 
 def main():
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=300, help="of small sizes; of larger ones fewer")
+    parser.add_argument("--rounds", type=int, default=300, help="of making small ones; of larger ones fewer")
     rounds = parser.parse_args().rounds
     context = multiprocessing.get_context("spawn")
-    ways = {"shmring.Block": (blocks, read_blocks, shmring.Queue), "shared_memory": (names, read_names, context.Queue)}
+    ways = {
+        "shmring.Block": Way(shmring.Block, lambda block: (block,), shmring.Block.close, read_blocks, shmring.Queue),
+        "shared_memory": Way(
+            make_name, lambda memory: (memory.name, memory.size), free_name, read_names, context.Queue
+        ),
+    }
     try:
         import torch.multiprocessing
 
-        ways["torch"] = tensors, read_tensors, torch.multiprocessing.get_context("spawn").Queue
+        queue = torch.multiprocessing.get_context("spawn").Queue
+        ways["torch"] = Way(make_tensor, lambda tensor: (tensor,), lambda tensor: None, read_tensors, queue)
     except ImportError:
         pass
     print(f"{'':16}" + "".join(f"{nbytes >> 10:>12} KiB" for nbytes in SIZES) + "   us: made, handed over")
-    for title, (hand_over, read, make_queue) in ways.items():
-        items, times = make_queue(), shmring.Queue()
-        reader = context.Process(target=read, args=(items, times))
+    for title, way in ways.items():
+        items, times = way.make_queue(), shmring.Queue()
+        reader = context.Process(target=way.read, args=(items, times))
         reader.start()
         cells = []
         for nbytes in SIZES:
             array = np.zeros(nbytes, np.uint8)
             array[:] = 0
-            some = [hand_over(array, items, times) for _ in range(max(5, min(rounds, (1 << 30) // nbytes)))]
-            made, taken = (statistics.median(times_ns) / 1e3 for times_ns in zip(*some, strict=True))
+            made, taken = time_of(way, array, max(3, min(rounds, (1 << 30) // nbytes)), items, times)
             cells.append(f"{made:>9.0f} {taken:>6.0f}")
         print(f"{title:16}" + "".join(cells), flush=True)
         items.put(None)
         reader.join()
+    for title, in_place in (("Latest.lease", True), ("Latest.read", False)):
+        written, found = frames(context, in_place)
+        print(f"{title:16}a frame: {written:.0f} us to write, {', '.join(f'{one:.0f}' for one in found)} us to read")
 
 
 if __name__ == "__main__":
