@@ -91,6 +91,25 @@ def test_more_leases_than_places_are_of_copies():
     )
 
 
+def private_nbytes():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon:"))
+
+
+def test_readers_of_a_frame_make_no_copy_of_it():
+    frame = np.ones((1080, 1920, 3), np.uint8)
+    latest = shmring.Latest(frame.nbytes)
+    latest.write(frame)
+
+    def reader():
+        before = private_nbytes()
+        with latest.lease() as lease:
+            assert lease.array.all()
+            assert private_nbytes() - before < frame.nbytes // 2
+
+    assert [status_of(pid) for pid in [in_child(reader) for _ in range(3)]] == [0, 0, 0]
+
+
 def test_a_lease_ends_with_its_last_array():
     latest = shmring.Latest(1 << 16)
     latest.write(np.arange(10))
