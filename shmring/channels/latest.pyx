@@ -31,6 +31,7 @@ import numpy as np
 
 from shmring.core.c.atomics cimport (compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u64,
                                  store_relaxed_u64, store_release_u64)
+from shmring.core.c.faults cimport fault_point
 from shmring.core.c.layout cimport (SHMRING_LATEST_NLEASES, SHMRING_LATEST_NSLOTS, SHMRING_MEMBERS_MAX, shmring_latest,
                                 shmring_latest_lease, shmring_latest_slot, shmring_liveness)
 from shmring.core.arrays cimport numpy_api as cnp
@@ -38,7 +39,7 @@ from shmring.core.arrays.lease cimport Lease, make_lease
 from shmring.core.base.signals cimport check_signals
 from shmring.core.base.timeouts cimport forgiving_timeout_to_ns, timeout_to_ns
 from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, decode_meta, encode, encode_pickled, message_t,
-                                         pickle_object, unpickle_block)
+                                         pickle_object, taken_blocks, unpickle_block)
 from shmring.core.memory.mapping cimport Mapping
 from shmring.core.ring.blocking cimport CORRUPT, GONE, LATE, drive, shared_sleeper, wake_at_once
 from shmring.core.ring.framing cimport ARRAY, BYTES, OBJECT, frame_t, kind_of
@@ -54,11 +55,12 @@ from shmring.core.sync.lock cimport is_gone, is_locked, is_member, lock_release,
 from shmring.core.sync.notifier cimport Notifier, disarm
 
 from shmring.core.base.weak_set import WeakSet
+from shmring.core.blocks.block import Block
 from shmring.channels import aio
 from shmring.channels.memory import ChannelMemory, allows_pickle, checked_ring, is_same_dtype, open_or_create
 from shmring.channels.broadcast import LATEST
 from shmring.channels.message_codec import unpickle_leased
-from shmring.errors import ClosedError, EndOfStreamError, PeerLostError, SegmentError
+from shmring.errors import BlockLostError, ClosedError, EndOfStreamError, PeerLostError, SegmentError
 from shmring.core.memory.header import HEADER_NBYTES
 
 cnp.import_array()
@@ -181,14 +183,17 @@ cdef uint64_t put_value(shmring_latest *latest, char *slots, uint64_t room, uint
     cdef shmring_latest_slot *slot = slot_at(slots, room, number)
     cdef char *to = <char *>(slot + 1)
     cdef int i
+    fault_point("overwrite")
     slot.word, slot.nbytes = m.load.word, m.load.nbytes
     for i in range(1, m.load.nparts):
         memcpy(to, m.load.parts[i].address, m.load.parts[i].nbytes)
         to += m.load.parts[i].nbytes
     store_relaxed_u64(&slot.version, version)
     store_relaxed_u64(&latest.writer, writer)
+    fault_point("written")
     # SYNC newest (meets: newest_of).
     store_release_u64(&latest.newest, version << SLOT_BITS | number)
+    fault_point("newest")
     return version
 
 
@@ -491,8 +496,17 @@ cdef class Latest:
         cdef message_t m
         cdef uint64_t version, writer
         self.require_open()
+        pickled = None
         if self.memory.dtype is None:
-            _keeper = self.encoded(value, &m)
+            if isinstance(value, Block):   # not its contents, as of an array
+                pickled = pickle_object(value, self.memory)
+            else:
+                try:
+                    _keeper = encode(value, &m)
+                except TypeError:          # neither bytes nor an array
+                    pickled = pickle_object(value, self.memory)
+            if pickled is not None:
+                _keeper = encode_pickled(pickled, &m)
         else:
             _keeper = encode(self.record(value), &m)
         if self.slots == NULL:
@@ -513,19 +527,14 @@ cdef class Latest:
                 version = put_value(self.latest, self.slots, self.room, writer, &m)
         lock_release(&self.latest.writing)
         self.wake()
+        if pickled is not None and pickled.flight is not None:
+            self.memory.hold_blocks(version, pickled.flight, overwritten_versions)
         return version
 
     cdef void wake(self) noexcept:
         before_wake()
         wake_at_once(&self.latest.waiting, &self.latest.woken)
         wake_at_once(&self.latest.watched, NULL)
-
-    cdef object encoded(self, value, message_t *m):
-        """Fill in the message of a value; return what keeps its memory alive."""
-        try:
-            return encode(value, m)
-        except TypeError:                  # neither bytes nor an array
-            return encode_pickled(pickle_object(value, self.memory), m)
 
     cdef object record(self, value):
         record = np.array(value, self.memory.dtype)
@@ -586,8 +595,14 @@ cdef class Latest:
         while True:
             content = self.copied(newest)
             if content is not None:
-                self.seen = max(self.seen, newest >> SLOT_BITS)
-                return self.made(content[0], content[1]), newest >> SLOT_BITS
+                try:
+                    value = self.made(content[0], content[1])
+                except BlockLostError:
+                    if newest_of(self.latest) == newest:
+                        raise
+                else:
+                    self.seen = max(self.seen, newest >> SLOT_BITS)
+                    return value, newest >> SLOT_BITS
             newest = self.newer_than(newest)
 
     def newer(self, timeout=None):
@@ -645,19 +660,26 @@ cdef class Latest:
         cdef uint64_t known = version_of(after), newest
         cdef Place place
         cdef frame_t f
+        cdef object owner = None
         self.require_open()
         newest = self.find(timeout_to_ns(timeout), known)
         place = free_place(self.latest, self.grown)
-        while place is None:
-            content = self.copied(newest)
-            if content is not None:
-                owner, word = content
-                array = np.frombuffer(owner, UINT8)
-                f.word, f.nbytes, f.bytes = word, len(array), <const char *>cnp.PyArray_DATA(array)
-                return self.leased(array, &f, newest >> SLOT_BITS)
-            newest = self.newer_than(newest)
-        newest = self.lease_newest(place, newest, &f)
-        return self.leased(place, &f, newest >> SLOT_BITS)
+        while True:
+            if place is not None:
+                newest = self.lease_newest(place, newest, &f)
+                owner = place
+            else:
+                content = self.copied(newest)
+                if content is not None:
+                    owner = np.frombuffer(content[0], UINT8)
+                    f.word, f.nbytes, f.bytes = content[1], len(owner), <const char *>cnp.PyArray_DATA(owner)
+            if owner is not None:
+                try:
+                    return self.leased(owner, &f, newest >> SLOT_BITS)
+                except BlockLostError:
+                    if newest_of(self.latest) == newest:
+                        raise
+            newest, owner = self.newer_than(newest), None
 
     cdef uint64_t lease_newest(self, Place place, uint64_t newest, frame_t *f) except? 0:
         """Lease that version, or a newer one if it is, or was, overwritten."""
@@ -666,11 +688,13 @@ cdef class Latest:
             slot = slot_at(self.slots, self.room, newest % (1 << SLOT_BITS))
             # SYNC leased (meets: is_leased). Then the fence of is_still: the writer sees the lease, or this the 0.
             store_release_u64(&place.at.slot, newest % (1 << SLOT_BITS) + 1)
+            fault_point("lease")
             if is_still(slot, newest >> SLOT_BITS):
                 break
             newest = self.newer_than(newest)
         f.word, f.nbytes, f.bytes = load_relaxed_u64(&slot.word), load_relaxed_u64(&slot.nbytes), <char *>(slot + 1)
         self.check(f)
+        fault_point("leased")
         return newest
 
     cdef object leased(self, owner, frame_t *f, uint64_t version):
@@ -681,7 +705,10 @@ cdef class Latest:
         dtype, shape, skipped = meta
         lease = make_lease(None, owner, <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
         if kind_of(f.word) == OBJECT:
-            lease.hold_object(partial(unpickle_leased, self.memory, None))
+            flight = taken_blocks(lease.view(), self.memory, f.word)
+            if flight is not None:
+                flight.require_all()
+            lease.hold_object(partial(unpickle_leased, self.memory, flight))
         lease.version = version
         self.seen = max(self.seen, version)
         return lease
@@ -772,7 +799,7 @@ cdef class Latest:
         if meta is None or (self.memory.dtype is not None and meta[:2] != (self.memory.dtype, ())):
             raise self.corrupt()
         if kind_of(word) == OBJECT:
-            return unpickle_block(content, self.memory, None)
+            return unpickle_block(content, self.memory, taken_blocks(content, self.memory, word))
         dtype, shape, skipped = meta
         array = np.ndarray(shape, dtype, content, skipped) if len(content) > skipped else np.empty(shape, dtype)
         return array if self.memory.dtype is None else array[()]
@@ -911,6 +938,18 @@ def _arrived(memory, passed):
     arrived.use(memory)
     arrive(arrived.prospects, passed)
     return arrived
+
+
+def overwritten_versions(memory):
+    """The last version of which this process holds no blocks: one before the newest, which it has written and may be
+    read. Leases have opened theirs."""
+    cdef Mapping mapping = memory.mapping
+    cdef Latest one
+    cdef uint64_t newest = newest_version(<shmring_latest *>(mapping.address + <size_t>HEADER_NBYTES))
+    for one in list(latests):
+        if one.memory is memory and not one.is_closed:
+            return newest - 1
+    return newest
 
 
 def _named(name, dtype, room):

@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,10 @@ from shmring.channels.queue_locks import QUEUE_NBYTES, format_queue
 from shmring.config import configure
 from shmring.core.arrays import dtype_codec
 from shmring.core.base.pace import Pace
-from shmring.core.blocks.in_flight import Crate
+from shmring.core.blocks import pages as block_pages
+from shmring.core.blocks.crate import Crate
+from shmring.core.blocks.in_flight import Departure
+from shmring.core.blocks.pages import Pages
 from shmring.core.memory import header as headers
 from shmring.core.memory import segment
 from shmring.core.memory.descriptor import Descriptor, passed_on
@@ -71,6 +75,8 @@ class ChannelMemory:
         The dtype of its records; None: messages of any kind.
     when_full : str
         One of `POLICIES`.
+    crate : Crate or None
+        What holds the blocks in flight; None: this process does those that it sends.
     allow_pickle : bool
         Whether the ends that use this object send objects, or unpickle those that they receive: the process that made
         the channel must allow it, and this process by its own argument or setting.
@@ -132,6 +138,17 @@ class ChannelMemory:
     def _alone(self) -> Iterator[bool]:
         with self.memory.alone():
             yield True
+
+    def hold_blocks(self, number: int, departure: Departure, taken: Callable[[ChannelMemory], int]) -> None:
+        """Where there is no crate: hold the blocks of an item that was sent until ``taken(self)`` is its number.
+
+        The item has their handles, and all that are to have it open them before they count it as taken.
+        """
+        if self.crate is None:
+            block_pages.keep_while(partial(self._awaits_taker, number, departure.blocks, taken))
+
+    def _awaits_taker(self, number: int, _blocks: list[Pages], taken: Callable[[ChannelMemory], int]) -> bool:
+        return taken(self) < number
 
     def leave(self) -> None:
         """Drop the name after the end has closed; the last end to do so unlinks it."""

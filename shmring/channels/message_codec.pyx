@@ -31,7 +31,7 @@ from shmring.core.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, WORD_
                                    kind_of, ndim_of, word_of)
 
 from shmring.core.arrays import dtype_codec
-from shmring.core.blocks.in_flight import TAIL_NBYTES
+from shmring.core.blocks.in_flight import TAIL_NBYTES, Found
 from shmring.core.objects.codec import BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, dump, load, parts_of
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
@@ -97,7 +97,7 @@ cdef object encode_unusual(object x, message_t *m):
 
 
 cdef object encode_pickled(object pickled, message_t *m):
-    """Fill in ``m`` with the result of `pickle_object`; the tail of its blocks, if any, is filled in as they are left."""
+    """Fill in ``m`` with the result of `pickle_object`; the tail of its blocks is filled in when they are left."""
     header = np.frombuffer(pickled.header, np.uint8)
     cdef object tail = None if pickled.flight is None else pickled.flight.tail
     begin(m, word_of(OBJECT) if tail is None else word_of(OBJECT, WITH_BLOCKS))
@@ -227,8 +227,10 @@ cdef object pickle_object(object obj, object channel):
     """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
     if not channel.allow_pickle:
         raise ValueError(f"allow_pickle is False for {channel.title}: send bytes or arrays instead of objects")
-    return dump(obj, refusal=channel.refusal, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
-                carries_blocks=channel.crate is not None)
+    dumped = dump(obj, refusal=channel.refusal, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES, carries_blocks=True)
+    if dumped.flight is not None and channel.crate is None:
+        dumped.flight.name()
+    return dumped
 
 
 cdef object unpickle_block(object block, object channel, object flight):
@@ -260,9 +262,11 @@ cdef object taken_blocks(object block, object channel, uint64_t word):
     """The blocks of an object that was received; None if it has none."""
     if code_of(word) != WITH_BLOCKS:
         return None
-    if channel.crate is None or block.nbytes < TAIL_NBYTES:
+    if block.nbytes < TAIL_NBYTES:
         raise SegmentError(f"a message of {channel.title} says that it has blocks, which it cannot have")
-    return channel.crate.take(block.data[block.nbytes - TAIL_NBYTES:])
+    if channel.crate is None:
+        return Found(block.data)
+    return channel.crate.take(bytes(block.data[block.nbytes - TAIL_NBYTES:]))
 
 
 cdef int clear_frames(object error) except -1:

@@ -446,6 +446,8 @@ cdef class Queue:
             raise self.full_error(nbytes)
         if outcome != READY:
             raise too_many_blocks()
+        if isinstance(content, Dumped) and content.flight is not None:
+            self.sender.hold_blocks(content.flight)
         return 0
 
     cdef object full_error(self, uint64_t nbytes):

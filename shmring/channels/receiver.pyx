@@ -181,7 +181,7 @@ cdef class Receiver(RingReceiver):
         return meta
 
     cdef object make(self, frame_t *f):
-        """The message of a frame, which is released."""
+        """The message of a frame, which is released: after its blocks were taken, which its sender holds until then."""
         cdef uint64_t skipped
         cdef void *to
         if kind_of(f.word) == BYTES:
@@ -196,15 +196,22 @@ cdef class Receiver(RingReceiver):
             message = np.empty(shape, dtype)
             to = cnp.PyArray_DATA(message)
         self.copy(to, f, skipped)
-        leave_message(self, f)
-        return self.made(message, f.word)
+        try:
+            return self.made(message, f.word)
+        finally:
+            leave_message(self, f)
 
     cdef object made(self, object content, uint64_t word):
         cdef PickledContent pickled
         if kind_of(word) != OBJECT:
             return content
         pickled = PickledContent.__new__(PickledContent)
-        pickled.block, pickled.flight = content, taken_blocks(content, self._channel, word)
+        pickled.block = content
+        self.is_busy = True      # as in `meta_of`
+        try:
+            pickled.flight = taken_blocks(content, self._channel, word)
+        finally:
+            self.is_busy = False
         return pickled
 
     cdef int copy(self, void *to, const frame_t *f, uint64_t skipped) except -1:
@@ -327,8 +334,10 @@ cdef class Receiver(RingReceiver):
             raise self.corrupt()
         if self.missing:
             return False
-        count_message(self)
-        self.kept = [self.made(target, self.word)]
+        try:
+            self.kept = [self.made(target, self.word)]
+        finally:
+            count_message(self)
         return True
 
     # ---- receiving ----

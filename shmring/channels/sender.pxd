@@ -27,6 +27,7 @@ cdef class Sender(RingSender):
     cdef int try_open(self, uint64_t word, uint64_t nbytes, char **to, uint64_t *wanted) except -1
     cdef bint is_whole(self, message_t *m, bint may_wait) noexcept
     cdef int try_room(self, uint64_t nbytes, uint64_t *wanted) except -1
+    cdef int hold_blocks(self, object departure) except -1
     cdef int leave_blocks(self, object departure, message_t *m, bint may_wait, int64_t timeout_ns) except -1
     cdef int try_whole(self, message_t *m, uint64_t *wanted) except -1
     cdef int try_begin_stream(self, message_t *m, uint64_t *wanted) except -1

@@ -16,7 +16,8 @@ from operator import index
 
 import numpy as np
 
-from shmring.core.c.atomics cimport load_relaxed_u32, load_relaxed_u64
+from shmring.core.c.atomics cimport load_acquire_u64, load_relaxed_u32, load_relaxed_u64
+from shmring.core.c.layout cimport shmring_ring
 from shmring.core.arrays.lease cimport make_lease
 from shmring.core.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
 from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, encode, encode_pickled, is_array_shape,
@@ -26,7 +27,8 @@ from shmring.core.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
 from shmring.core.ring.end cimport require_lease
 from shmring.core.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
                                    longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
-from shmring.core.ring.spsc cimport RING_CORRUPT, ring_abort, ring_resume_producer
+from shmring.core.memory.mapping cimport Mapping
+from shmring.core.ring.spsc cimport RING_CORRUPT, ring_abort, ring_is_gone, ring_resume_producer
 from shmring.core.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
 from shmring.core.sync.group cimport READY, UNREADY
 from shmring.core.sync.liveness cimport fork_generation
@@ -40,6 +42,19 @@ cdef enum:
 
 cdef enum:                         # what a step of a stream ends with, beside the outcomes of waits
     NO_ROOM = 6
+
+def taken_messages(channel):
+    """Up to which message all receivers of a channel have taken them; all, if no other process can take one."""
+    cdef Mapping mapping = channel.mapping
+    cdef shmring_ring *ring = <shmring_ring *>(mapping.address + <size_t>channel.ring_offset)
+    cdef uint64_t taken = load_relaxed_u64(&ring.sent.messages), i
+    if channel.key is not None and not channel.memory.has_name():
+        return taken
+    for i in range(<uint64_t>channel.nreceivers):
+        if channel.key is not None or not ring_is_gone(&ring.heads[i].consumer):
+            taken = min(taken, load_acquire_u64(&ring.heads[i].received.messages))
+    return taken
+
 
 cdef object too_many_blocks():
     return queue.Full("no room in time for the blocks of this message: as many as the kernel keeps in flight have been "
@@ -172,6 +187,8 @@ cdef class Sender(RingSender):
         cdef uint64_t nbytes = m.load.nbytes if self.is_whole(m, may_wait) else 0, wanted
         cdef int64_t deadline_ns = deadline_of(timeout_ns)
         cdef int outcome
+        if self._channel.crate is None:
+            return READY
         while self.try_room(nbytes, &wanted) != READY:
             outcome = self.await_room(wanted, left_until(deadline_ns, timeout_ns))
             if outcome != READY:
@@ -179,7 +196,7 @@ cdef class Sender(RingSender):
         timeout_ns = left_until(deadline_ns, timeout_ns) if self.policy == WAITS else 0
         self.is_busy = True
         try:
-            if self._channel.crate.put(departure, None if timeout_ns < 0 else timeout_ns / 1e9):
+            if self._channel.crate.put(departure, timeout_ns):
                 return READY
         finally:
             self.is_busy = False
@@ -187,6 +204,11 @@ cdef class Sender(RingSender):
             return NO_ROOM
         self.ring.sent.dropped += 1
         return DROPPED
+
+    cdef int hold_blocks(self, object departure) except -1:
+        """Hold the blocks of the message that was just sent, unless they were left in a crate."""
+        self._channel.hold_blocks(self.ring.sent.messages, departure, taken_messages)
+        return 0
 
     cdef int await_room(self, uint64_t wanted, int64_t timeout_ns) except -1:
         return self.make_room(wanted, max(wanted, self.p.capacity // 4), timeout_ns)
@@ -347,7 +369,10 @@ cdef class Sender(RingSender):
                     raise too_many_blocks()
                 return False
             timeout_ns = left_until(deadline_ns, timeout_ns)
-        return self.send_encoded(&m, timeout_ns)
+        sent = self.send_encoded(&m, timeout_ns)
+        if sent is not False and pickled.flight is not None:
+            self.hold_blocks(pickled.flight)
+        return sent
 
     def send_async(self, x):
         """Await room for bytes or an array, and send them, in an event loop of asyncio.
@@ -397,6 +422,8 @@ cdef class Sender(RingSender):
                 await self._room()
         finally:
             self.end_send(&m)
+        if is_pickled and x.flight is not None:
+            self.hold_blocks(x.flight)
 
     @cython.critical_section
     cdef int take_step(self, message_t *m) except -1:

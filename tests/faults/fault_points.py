@@ -28,6 +28,8 @@ IN_CHANNELS = {
     "disconnecting sender": "disconnected",
     "broadcast sender": "announce announced ring_sleep ring_wake",
     "putter": "putting signal announce announced put ring_sleep ring_wake retract",
+    "writer of a latest value": "overwrite written newest",
+    "reader of a latest value": "lease leased",
     "getter": "settle_get getting give given got unsignal ring_sleep ring_wake",
 }
 

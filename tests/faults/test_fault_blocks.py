@@ -1,9 +1,11 @@
 """A process is killed at each line of code that makes, sends, takes, hands on or closes blocks; the others go on."""
 
+import contextlib
 import os
 import queue
 import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -77,6 +79,8 @@ def nothing_is_left():
     before = harness.shared_names()
     block_pages.give_back()
     yield
+    while block_pages._kept:
+        time.sleep(0.01)
     block_pages.give_back()
     assert block_pages.TARGET not in harness.open_files().values()
     assert harness.shared_names() == before
@@ -133,6 +137,30 @@ def test_a_taker_that_hands_on_is_killed_at_each_step(seed):
         assert len(left) + len(handed) >= 2  # at most the item in hand went with its taker
         items.put((4, shmring.Block(contents(4))))
         assert drain(items) == [4]
+
+
+def test_writer_and_reader_of_a_latest_value_are_killed_at_each_step(seed):
+    latest = shmring.Latest()
+
+    def write():
+        for number in range(1, 4):
+            latest.write((number, shmring.Block(contents(number))))
+
+    def read():
+        for take in (latest.read, lambda: latest.lease().object):
+            number, block = take()
+            np.testing.assert_array_equal(block.array, contents(number))
+
+    latest.write((9, shmring.Block(contents(9))))
+    for work in (write, read):
+        for line in lines_of(work, seed):
+            assert status_of(in_child(killed_at, line, work)) == -signal.SIGKILL
+            with contextlib.suppress(BlockLostError):
+                read()
+            latest.write((4, shmring.Block(contents(4))))
+            assert latest.read()[0] == 4
+            read()
+    latest.close()
 
 
 def test_all_are_killed(seed):

@@ -297,3 +297,67 @@ def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order(rank)
         assert len(rest) == left  # what the one killed had taken counts as taken
         assert rest == [content(number) for number in range(put - len(rest), put)]
         assert_queue_goes_on(q, rest)
+
+
+# ---- latest values ---------------------------------------------------------------------------------------------------
+
+
+def value(number):
+    """One with a block and one without by turns; both have an array."""
+    array = np.full(5000, number)
+    return (number, array, shmring.Block(array)) if number % 2 else (number, array)
+
+
+def assert_whole(item):
+    for array in item[1:]:
+        assert (np.asarray(array) == item[0]).all()
+
+
+def assert_latest_goes_on(latest, first):
+    """Its writers write and its readers read; as many leases as there may be are not overwritten."""
+    leases = []
+    for number in range(first, first + 20):
+        assert latest.write(value(number), timeout=60 * PATIENCE) == number
+        found = latest.read()
+        assert found[0] == number
+        assert_whole(found)
+        if len(leases) < 4:
+            leases.append(latest.lease())
+    for number, lease in enumerate(leases, first):
+        assert lease.object[0] == number
+        assert_whole(lease.object)
+        lease.release()
+
+
+@needs_marks
+@in_that_build
+def test_a_writer_of_a_latest_value_killed_at_any_step_leaves_the_last_whole_one(rank):
+    for moment in moments("writer of a latest value"):
+        latest = shmring.Latest()
+        pid = doomed(moment, lambda latest=latest: [latest.write(value(number)) for number in count(1)])
+        assert_killed(pid, moment)
+        point, _, number = moment.partition("@")
+        assert latest.version == int(number) - (point != "newest")
+        if latest.version % 2:
+            with pytest.raises(shmring.BlockLostError, match=f"process {pid}, which held it, has ended"):
+                latest.read(0)
+        elif latest.version:
+            assert_whole(latest.read(0))
+        assert_latest_goes_on(latest, latest.version + 1)
+
+
+@needs_marks
+@in_that_build
+def test_a_reader_of_a_latest_value_killed_with_a_lease_leaves_its_place_to_others(rank):
+    for moment in moments("reader of a latest value"):
+        latest = shmring.Latest()
+        latest.write(value(1))
+
+        def read(latest=latest):
+            while True:
+                with latest.lease() as lease:
+                    assert_whole(lease.object)
+
+        for _ in range(6):  # more than may lease at a time
+            assert_killed(doomed(moment, read), moment)
+        assert_latest_goes_on(latest, 2)

@@ -259,14 +259,7 @@ def _made(pages: Pages) -> Block:
 def _opened(handle: bytes, place: int) -> Block:
     """The block of a handle, taken from the item with which it came, or from the process that holds it."""
     arrival = in_flight.arriving()
-    if arrival is None or place < 0:
-        return _made(holders.taken(handle))
-    number, nbytes = holders.number_and_size(handle)
-    if place < len(arrival.files):
-        pages = block_pages.adopt(arrival.files[place], number, nbytes)
-        if pages is not None:
-            return _made(pages)
-    raise BlockLostError(f"a block of {size_text(nbytes)} is lost: {arrival.reason}", arrival.sender)
+    return _made(holders.taken(handle) if arrival is None or place < 0 else arrival.pages(place, handle))
 
 
 def _inherited(descriptor: Any, number: int, nbytes: int) -> Block:

@@ -23,6 +23,7 @@ from shmring.errors import BlockLostError, SegmentError
 
 # pid, descriptor, start time, PID namespace, inode, number of the block, its bytes
 _HANDLE = struct.Struct("<IIQQQQQ")
+HANDLE_NBYTES = _HANDLE.size
 
 MOMENT_S = 0.05  # for which a maker may ask the kernel for a file that is still held
 

@@ -1,41 +1,23 @@
-"""Blocks in flight: the kernel holds them while the item in which they were sent waits to be taken.
+"""The blocks of an item that is pickled to be sent, or was taken to be unpickled.
 
-A queue, pipe or channel that processes get by descriptors has a *crate*: a pair of sockets in which the sender leaves
-descriptors of the blocks of an item, right before the item. A descriptor in a socket is an open file of the kernel's:
-so the blocks outlive the sender, whether it drops them, exits or is killed, and end with the item's taker, or with the
-last process that has the queue. No process keeps anything, and nothing is to be counted.
-
-Both ends of the crate are used in the order of the items: by the process that has the sending end, or its lock, and by
-the one that has the receiving end. Each message in it has the *ticket* of its item. Tickets ascend. One that is lower
-than that of the item in hand belonged to an item that never came, or whose taker died.
+What they need, beside the handles in the pickle, is the item's *tail*: of a crate (core/blocks/crate.pyx), or, where
+there is none, the handles again, so that the blocks are opened before the item counts as taken.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import resource
-import socket
 import struct
 import threading
-import time
-from array import array
-from typing import Any
 
-from shmring.core.base.pace import Pace
+from shmring.core.base.text import size_text
+from shmring.core.blocks import holders
 from shmring.core.blocks import pages as block_pages
 from shmring.core.blocks.pages import Pages
-from shmring.core.memory.descriptor import Descriptor, above_standard, close_or_keep, passed_on
+from shmring.core.memory.descriptor import Descriptor
+from shmring.errors import BlockLostError, SegmentError
 
-# At the end of an item: its ticket, the number of its blocks, and the process that sent it.
-_TAIL = struct.Struct("<QII")
-TAIL_NBYTES = _TAIL.size
-_TICKET = struct.Struct("<Q")
-
-_MOST_IN_MESSAGE = 250  # descriptors; the kernel's limit is 253
-_TRUNCATED, _CLOSE_ON_EXEC = int(socket.MSG_CTRUNC), int(socket.MSG_CMSG_CLOEXEC)
-_CONTROL_NBYTES = socket.CMSG_SPACE(_MOST_IN_MESSAGE * 4)
-_BUFFER_NBYTES = 1 << 20  # for the descriptors in flight; the kernel gives less to most users
+TAIL_NBYTES = 16  # of a crate
+_COUNT = struct.Struct("<I")
 
 
 class Departure:
@@ -56,134 +38,86 @@ class Departure:
         self.blocks.append(pages)
         return len(self.blocks) - 1
 
+    def name(self) -> None:
+        """Have the taker find the blocks at this process."""
+        handles = [holders.handle_of(pages) for pages in self.blocks]
+        self.tail = bytearray(b"".join((*handles, _COUNT.pack(len(handles)))))
+
 
 class Arrival:
-    """The blocks of one item that was taken."""
+    """The blocks of one item that was taken: the files that came, and why others did not."""
 
     def __init__(self, files: list[Descriptor], reason: str, sender: int) -> None:
         self.files, self.reason, self.sender = files, reason, sender
 
+    def pages(self, place: int, handle: bytes) -> Pages:
+        """The block at this place, which has this handle. `BlockLostError`, `SegmentError`: it has not come."""
+        number, nbytes = holders.number_and_size(handle)
+        if place < len(self.files):
+            pages = block_pages.adopt(self.files[place], number, nbytes)
+            if pages is not None:
+                return pages
+        raise BlockLostError(f"a block of {size_text(nbytes)} is lost: {self.reason}", self.sender)
 
-class Crate:
-    """What a queue, pipe or channel has in flight. Pickles as descriptors do, for processes that get the queue."""
 
-    def __init__(self, ends: tuple[int, int] | None = None) -> None:
-        if ends is None:
-            pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ends = pair[0].detach(), pair[1].detach()
-        self._out, self._in = (
-            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, above_standard(end)) for end in ends
-        )
-        self._out.setblocking(False)
-        self._in.setblocking(False)
-        self._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_NBYTES)
-        self._highest = self._limit = 0  # of the descriptors that came last; the soft limit
+class Found:
+    """The blocks of one item that was taken, as the process that sent it has them: each, or the error without it."""
 
-    def __reduce__(self) -> tuple:
-        return _arrived, (passed_on(self._out.fileno()), passed_on(self._in.fileno()))
-
-    def close(self) -> None:
-        """Let go of it. What is in flight ends with the last process that has it."""
-        for end in ("_out", "_in"):
-            if hasattr(self, end):
-                getattr(self, end).close()
-
-    __del__ = close_or_keep
-
-    def put(self, departure: Departure, timeout_s: float | None) -> bool:
-        """Leave the blocks of the item that is sent next; False: there was no room for them in time."""
-        _TAIL.pack_into(departure.tail, 0, time.monotonic_ns(), len(departure.blocks), os.getpid())
-        until: float | None = None
-        pace = Pace()
-        for at in range(0, len(departure.blocks), _MOST_IN_MESSAGE):
-            files = array("i", [pages.file.fd for pages in departure.blocks[at : at + _MOST_IN_MESSAGE]])
-            while not self._send(departure.tail[: _TICKET.size], files):
-                now = time.monotonic()
-                until = now + timeout_s if until is None and timeout_s is not None else until
-                if until is not None and now >= until:
-                    return False
-                pace.pause()
-        return True
-
-    def _send(self, ticket: bytearray, files: array) -> bool:
-        try:
-            self._out.sendmsg([ticket], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS):
-                raise
-            if error.errno == errno.ETOOMANYREFS:  # in all sockets of the user: as many as the process may open
-                block_pages.raise_limit()
-            return False
-        return True
-
-    def take(self, tail: bytes) -> Arrival:
-        """The blocks of an item that was taken, which has this tail."""
-        ticket, count, pid = _TAIL.unpack(tail)
-        files: list[Descriptor] = []
-        reason = ""
-        while len(files) < count and not reason:
+    def __init__(self, item: memoryview) -> None:
+        (count,) = _COUNT.unpack(item[-_COUNT.size :])
+        first = len(item) - _COUNT.size - count * holders.HANDLE_NBYTES
+        if first < 0:
+            raise SegmentError("a message says that it has more blocks than there is room for their handles")
+        self._found: list[Pages | Exception] = []
+        for at in range(first, len(item) - _COUNT.size, holders.HANDLE_NBYTES):
             try:
-                found, some, flags = self._receive()
-            except BlockingIOError:
-                found, some, flags = ticket + 1, [], 0
-            if found > ticket:
-                reason = "the process that had taken it has ended"
-            elif found == ticket:
-                files += some
-                if flags & _TRUNCATED:
-                    reason = "this process has as many files open as it may (ulimit -n)"
-        return Arrival(files, reason, pid)
+                self._found.append(holders.taken(bytes(item[at : at + holders.HANDLE_NBYTES])))
+            except (BlockLostError, SegmentError) as error:
+                self._found.append(error)
 
-    def _receive(self) -> tuple[int, list[Descriptor], int]:
-        """The next message: its ticket, what came with it, and its flags."""
-        if self._highest + _MOST_IN_MESSAGE >= self._limit:  # what there is no descriptor for would be lost
-            self._limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if self._highest + _MOST_IN_MESSAGE >= self._limit:
-                block_pages.raise_limit()
-        numbers = array("i")
-        ticket, parts, flags, _ = self._in.recvmsg(_TICKET.size, _CONTROL_NBYTES, _CLOSE_ON_EXEC)
-        for _, _, part in parts:
-            numbers.frombytes(part[: len(part) - len(part) % numbers.itemsize])
-        self._highest = max(numbers, default=0)
-        return _TICKET.unpack(ticket)[0], [Descriptor(int, number) for number in numbers], flags
+    def pages(self, place: int, handle: bytes) -> Pages:
+        """As `Arrival.pages`."""
+        found = self._found[place]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-
-def _arrived(out: Any, into: Any) -> Crate:
-    return Crate((out.detach(), into.detach()))
-
-
-# -- pickling ---------------------------------------------------------------------------------------------------------
+    def require_all(self) -> None:
+        """Raise the error of a block that was not found."""
+        for found in self._found:
+            if isinstance(found, Exception):
+                raise found
 
 
 class _OfThread(threading.local):
     """The departure or arrival of the object that the thread is pickling or unpickling."""
 
-    flight: Departure | Arrival | bool | None = None
+    flight: Departure | Arrival | Found | bool | None = None
 
 
 _thread = _OfThread()
 
 
-def begin(flight: Arrival | bool | None) -> Departure | Arrival | bool | None:
-    """Begin to unpickle an item that came with ``flight``, or to pickle one: True if its blocks are left in a crate.
+def begin(flight: Arrival | Found | bool | None) -> Departure | Arrival | Found | bool | None:
+    """Begin to unpickle an item that came with ``flight``, or to pickle one: True if the transport carries its blocks.
     The value is for `end`."""
     outer, _thread.flight = _thread.flight, flight
     return outer
 
 
-def end(outer: Departure | Arrival | bool | None) -> Departure | None:
-    """End what `begin` began; the departure of the item, if it has blocks that are left in a crate."""
+def end(outer: Departure | Arrival | Found | bool | None) -> Departure | None:
+    """End what `begin` began; the departure of the item, if it has blocks that the transport carries."""
     flight, _thread.flight = _thread.flight, outer
     return flight if isinstance(flight, Departure) else None
 
 
 def departing() -> Departure | None:
-    """The departure of the item that this thread is pickling; None if its blocks are not left in a crate."""
+    """The departure of the item that this thread is pickling; None if the transport does not carry its blocks."""
     if _thread.flight is True:
         _thread.flight = Departure()
     return _thread.flight if isinstance(_thread.flight, Departure) else None
 
 
-def arriving() -> Arrival | None:
-    """The arrival of the item that this thread is unpickling."""
-    return _thread.flight if isinstance(_thread.flight, Arrival) else None
+def arriving() -> Arrival | Found | None:
+    """What has come with the item that this thread is unpickling."""
+    return _thread.flight if isinstance(_thread.flight, (Arrival, Found)) else None

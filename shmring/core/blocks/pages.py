@@ -276,7 +276,7 @@ def adopt(file: Descriptor, number: int, nbytes: int) -> Pages | None:
     return pages if pages.read_label(number) else None
 
 
-# -- freed files ------------------------------------------------------------------------------------------------------
+# -- what is kept for a moment ----------------------------------------------------------------------------------------
 
 
 class Freed(NamedTuple):
@@ -290,6 +290,7 @@ class Freed(NamedTuple):
 
 
 _freed: deque[Freed] = deque()  # oldest first
+_kept: deque[Callable[[], bool]] = deque()  # what `keep_while` was called with
 _NEVER = float("-inf")
 _looked_at = _NEVER  # when the thread that gives files back has last looked
 
@@ -310,9 +311,15 @@ def keep(dropped: Pages) -> None:
         _have_thread()
 
 
+def keep_while(is_wanted: Callable[[], bool]) -> None:
+    """Keep what ``is_wanted`` refers to, such as blocks, until it is False, or this process ends."""
+    _kept.append(is_wanted)
+    _have_thread()
+
+
 def _have_thread() -> None:
     global _looked_at
-    if _freed and time.monotonic() - _looked_at > SILENT_S:
+    if (_freed or _kept) and time.monotonic() - _looked_at > SILENT_S:
         _looked_at = time.monotonic()
         try:
             start_new_thread(_give_back_in_time, ())
@@ -356,9 +363,14 @@ def give_back() -> None:
 def _give_back_in_time() -> None:
     """The thread's function: it ends when nothing is kept."""
     global _looked_at
-    while _freed:
+    while _freed or _kept:
         _looked_at = time.monotonic()
         time.sleep(LOOK_S)
+        for _ in range(len(_kept)):
+            is_wanted = _kept.popleft()
+            if is_wanted():
+                _kept.append(is_wanted)
+            del is_wanted
         oldest = time.monotonic() - KEPT_S
         with suppress(IndexError):
             while _freed[0].since < oldest:
@@ -372,3 +384,4 @@ def _forget() -> None:
     global _looked_at
     _looked_at = _NEVER
     _freed.clear()
+    _kept.clear()

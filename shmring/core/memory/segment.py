@@ -145,6 +145,10 @@ class Segment:
                 reserve(self.name, fd, 0, nbytes)
             return map_file(self.name, fd, nbytes)
 
+    def has_name(self) -> bool:
+        """Whether the name refers to this segment still."""
+        return names.refers_to(self.name, self._inode)
+
     def is_live(self) -> bool:
         """Whether the name still refers to this segment and its creator lives. Four system calls; does not wait."""
         with refusals(f"examine {self.name}"):

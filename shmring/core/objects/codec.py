@@ -20,7 +20,7 @@ import numpy as np
 
 from shmring.core.base.interrupts import is_interrupt
 from shmring.core.blocks import in_flight
-from shmring.core.blocks.in_flight import Arrival
+from shmring.core.blocks.in_flight import Arrival, Found
 from shmring.core.objects.stream import Stream
 from shmring.core.objects.tensors import dispatch_table
 from shmring.errors import BlockLostError, ObjectError
@@ -53,7 +53,7 @@ class Dumped(_Parts):
 
     Attributes
     ----------
-    flight : Departure, Arrival or None
+    flight : Departure, Arrival, Found or None
         The blocks in it, if the transport carries them (core/blocks/in_flight.py).
     """
 
@@ -96,8 +96,8 @@ def dump(
 
     ``refusal`` says why the object must have no open files, of connections or ends of channels, if it must not
     (`shmring.core.objects.open_files`); ``as_multiprocessing`` how tensors and arrays arrive
-    (`shmring.core.objects.tensors.dispatch_table`); ``carries_blocks`` whether the transport leaves the blocks in it in
-    a crate, else their taker finds them at a process that holds them. `ObjectError` if pickling fails, with its error
+    (`shmring.core.objects.tensors.dispatch_table`); ``carries_blocks`` whether the transport carries the blocks in it,
+    else their taker finds them at a process that holds them. `ObjectError` if pickling fails, with its error
     as the cause. It names ``rank``, the number of this rank, if that is not negative.
     """
     if is_plain(obj):
@@ -187,7 +187,7 @@ def parts_of(block: np.ndarray, rank: int = -1) -> tuple[memoryview, list[np.nda
     return header, buffers
 
 
-def load(header, buffers: Sequence, rank: int = -1, flight: Arrival | None = None) -> object:
+def load(header, buffers: Sequence, rank: int = -1, flight: Arrival | Found | None = None) -> object:
     """The object with this header, these out-of-band buffers, and these blocks, which ``rank`` sent.
 
     Its arrays are views of ``buffers``, writable if the originals were. `ObjectError` if unpickling fails, with the

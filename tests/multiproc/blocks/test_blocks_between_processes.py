@@ -432,7 +432,7 @@ def test_a_holder_in_a_pid_namespace_that_cannot_be_seen_is_a_clear_error():
     assert f"process {os.getpid()} of another PID namespace" in done.stdout
 
 
-def test_info_shows_who_holds_blocks():
+def test_info_and_top_show_who_holds_blocks():
     block = shmring.Block(np.zeros(1 << 20, np.uint8))
     queue = shmring.Queue()
 
@@ -443,15 +443,16 @@ def test_info_shows_who_holds_blocks():
     pid = in_child(holder)
     block_of_both = shmring.Block(contents(1))
     queue.put(block_of_both)
-    while (found := {held.pid: held for held in held_blocks()}).get(pid) is None or not found[pid].others:
-        time.sleep(0.01)
+    while (found := {held.pid: held for held in held_blocks()}).get(pid) is None or found[pid].nblocks < 2:
+        time.sleep(0.01)  # the fork has given it one
     mine = found[os.getpid()]
     assert mine.nblocks >= 2
     assert mine.nbytes >= block.nbytes + NBYTES
     assert pid in mine.others
     assert os.getpid() in found[pid].others
-    text = run_shmring("info").stdout
-    assert f"pid {pid}: " in text
+    for command in (["info"], ["top", "--once", "--interval", "0.01"]):
+        (line,) = (line for line in run_shmring(*command).stdout.splitlines() if f"pid {pid}: " in line)
+        assert line.endswith(f"pid {pid}: {found[pid].describe().partition(': ')[2]}")
     kill(pid)
 
 
