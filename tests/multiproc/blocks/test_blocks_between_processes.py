@@ -1,5 +1,6 @@
 """Blocks that go from process to process: through every door, by every start method, and to their end."""
 
+import asyncio
 import concurrent.futures
 import gc
 import os
@@ -7,6 +8,7 @@ import pickle
 import signal
 import sys
 import time
+from queue import Full
 
 import numpy as np
 import pytest
@@ -277,17 +279,48 @@ def test_more_blocks_than_the_kernel_keeps_in_flight_wait_for_their_taker():
 
 
 def test_a_full_crate_is_queue_full():
-    import queue
-
     items = shmring.Queue()
     block, count = shmring.Block(b"x"), 0
-    with pytest.raises(queue.Full, match="as the kernel keeps in flight"):
+    with pytest.raises(Full, match="as the kernel keeps in flight"):
         while True:
             items.put(block, timeout=0)
             count += 1
     assert [bytes(items.get()) for _ in range(count)] == [b"x"] * count
     items.put(block)
     assert bytes(items.get()) == b"x"
+
+
+def test_a_coroutine_that_sends_blocks_awaits_room_for_them():
+    sender, receiver = shmring.channel(1 << 10)
+
+    def taker():
+        for number in range(100):
+            found, block = receiver.recv()
+            assert found == number
+            np.testing.assert_array_equal(block.array, contents(number))
+
+    async def send():
+        for number in range(100):
+            await sender.send_object_async((number, shmring.Block(contents(number))))
+
+    pid = in_child(taker)
+    asyncio.run(send())
+    assert status_of(pid) == 0
+    sender.close()
+
+
+def test_an_item_that_found_no_room_leaves_no_blocks_behind():
+    queue, block = shmring.Queue(capacity_nbytes=1 << 10), shmring.Block(contents(1))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Full):
+        while True:
+            queue.put((block, bytes(100)), timeout=0)
+    for _ in range(1000):  # more than the kernel would keep in flight
+        with pytest.raises(Full, match="no room for an item"):
+            queue.put((block, bytes(100)), timeout=0)
+    while not queue.empty():
+        assert (queue.get()[0].array == 1).all()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_one_item_with_a_thousand_blocks():
