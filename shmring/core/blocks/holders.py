@@ -151,7 +151,7 @@ def taken(handle: bytes) -> Pages:
 def _lost(holder: Process, nbytes: int, what: str) -> BlockLostError:
     return BlockLostError(
         f"a block of {size_text(nbytes)} is lost: process {holder.pid}, which held it, {what} before it was opened "
-        "here. Sent by a queue, pipe or channel of shmring, a block is held until it is taken; sent by other means, a "
-        "process that pickled it must hold it until then",
+        "here. In a queue, pipe or channel without a name a block outlives its sender; sent in any other way, a "
+        "process that sent it must hold it until it is opened",
         holder.pid,
     )
