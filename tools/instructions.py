@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-COMPILER = os.environ.get("CC", "cc")
+COMPILER = shlex.split(os.environ.get("CC", "cc"))
 STORED = Path(__file__).with_suffix(".json")
 MOST_GROWTH = 0.02
 WARM, CALLS = 30, 40
@@ -135,7 +136,7 @@ def count(least: dict[str, Counter]) -> None:
     with tempfile.TemporaryDirectory(prefix="shmring-instructions-") as folder:
         source, library = Path(folder, "requests.c"), Path(folder, "requests.so")
         source.write_text(REQUESTS)
-        subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+        subprocess.run([*COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
         environment = {**os.environ, "SHMRING_SESSION": uuid.uuid4().hex[:12], "WORLD_SIZE": "2", "PYTHONHASHSEED": "0"}
         command = [sys.executable, __file__, "--library"]
         valgrind = ["valgrind", "--tool=callgrind", "--quiet", "--collect-atstart=no", "--instr-atstart=no",
@@ -159,7 +160,7 @@ def of_shmring(found: Counter) -> dict[str, int]:
 
 def toolchain() -> str:
     """What the numbers depend on."""
-    compiler = subprocess.run([COMPILER, "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
+    compiler = subprocess.run([*COMPILER, "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
     return f"cc {compiler}, Python {platform.python_version()}, {platform.machine()}"
 
 
