@@ -1,5 +1,6 @@
 """What the build knows of its sources, and what it puts into the wheel."""
 
+import email
 import os
 import re
 import runpy
@@ -68,8 +69,9 @@ def test_every_header_is_known_to_some_module(build, monkeypatch):
     assert headers - known == set()
 
 
-def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_path, monkeypatch):
-    # Everything but the extensions, which have no part in what is chosen.
+@pytest.fixture
+def wheel(build, tmp_path):
+    """The wheel, without the extensions, which have no part in what is chosen."""
     code = (
         "import runpy, setuptools; given = runpy.run_path('setup.py', run_name='setup'); "
         f"setuptools.setup(cmdclass={{'build_py': given['PythonFiles']}}, script_args=['-q', "
@@ -77,8 +79,13 @@ def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_pa
         f"'bdist_wheel', '-d', {str(tmp_path / 'wheels')!r}, '-b', {str(tmp_path / 'tree')!r}])"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # in the checkout, by the fixture
-    (wheel,) = (tmp_path / "wheels").glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
+    (path,) = (tmp_path / "wheels").glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        yield wheel
+
+
+def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, wheel):
+    names = set(wheel.namelist())
     assert set(NEEDED) <= names
     assert {name for name in names if name.endswith((".pyx", ".c", ".html"))} == set()
     pxds = list(Path("shmring").rglob("*.pxd"))
@@ -89,6 +96,19 @@ def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_pa
     assert {name for name in all_headers if any(name.endswith(f"/{one}") for one in included)} <= headers
     assert headers <= {os.path.normpath(name) for name in build["public_headers"]()}
     assert "shmring/core/kernel/vectors.h" not in headers
+
+
+def test_what_an_index_shows_holds_there(wheel):
+    (folder,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
+    metadata = email.message_from_bytes(wheel.read(f"{folder}/METADATA"))
+    text = metadata.get_payload()
+    assert text.startswith("# shmring\n")
+    assert re.findall(r"\]\((?!https:)", text) == []  # links to files that an index does not have
+    assert metadata["Author"] == "shmring maintainers"
+    # The code's licence, and that of the demo's data, whose attribution is beside it.
+    assert metadata["License-Expression"] == "MIT AND CC-BY-4.0"
+    licences = {name.removeprefix(f"{folder}/licenses/") for name in wheel.namelist() if "/licenses/" in name}
+    assert licences == set(metadata.get_all("License-File")) == {"LICENSE", "shmring/cli/digits.txt"}
 
 
 def test_the_source_distribution_has_what_builds_tests_and_documents_it(build, tmp_path):
