@@ -7,16 +7,8 @@
 """
 
 from importlib import import_module as _import_module
-from importlib.util import find_spec as _find_spec
 from sys import platform as _platform
 from typing import TYPE_CHECKING
-
-# On other systems nothing is compiled, and only `shmring.multiprocessing` can be imported.
-if _platform == "linux" and _find_spec("shmring.communicator") is None:
-    raise ImportError(
-        f"shmring is not compiled here ({__path__[0]}): this is its source tree. Install it with "
-        "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"
-    )
 
 from shmring.errors import (
     AbortedError,
@@ -167,12 +159,14 @@ def get_include() -> str:
 
 
 def __getattr__(name: str):
+    # On other systems nothing is compiled, and only `shmring.multiprocessing` can be imported.
     if _platform != "linux" and (name in _HOMES or name in _SUBMODULES):
         raise ImportError(
             f"shmring.{name} needs Linux, and this system is {_platform}: only shmring.multiprocessing can be "
             "imported here, and gives the standard library's multiprocessing"
         )
     if name in _HOMES:
+        _import_module("shmring.core")  # which says so where nothing is compiled
         value = getattr(_import_module(_HOMES[name]), name)
     elif name in _SUBMODULES:
         value = _import_module(f"shmring.{name}")

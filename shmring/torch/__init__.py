@@ -3,15 +3,14 @@
     import torch.distributed as dist
     dist.init_process_group("shmring")        # or "cpu:shmring"; nothing else needs to change
 
-Torch registers the backend when it is imported, by an entry point of the package (see ``docs/torch.md``); importing
-this package registers it, too. The names below are loaded when they are first used: importing starts no thread and
-creates no shared memory.
+Torch imports this package when it is imported itself, by the entry point ``torch.backends``, and calls `register` (see
+``docs/torch.md``); so does importing it. The names below are loaded when they are first used: importing takes some
+milliseconds, loads no compiled module, starts no thread and creates no shared memory.
 """
 
+import os
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-from _shmring_torch import register
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shmring.launch.named import communicator, set_communicator
@@ -48,7 +47,23 @@ __all__ = [
     "share_parameters",
 ]
 
-register()
+
+def register() -> None:
+    """Register the backend ``"shmring"`` with `torch.distributed`, for CPU tensors. Idempotent."""
+    import torch.distributed as dist
+
+    if dist.is_available() and not hasattr(dist.Backend, "SHMRING"):
+        dist.Backend.register_backend("shmring", _make, extended_api=True, devices=["cpu"])
+    if dist.is_available() and os.environ.get("SHMRING_TORCH_TAKEOVER"):
+        from shmring.torch.takeover import take_over
+
+        take_over()
+
+
+def _make(options: Any, settings: Any) -> Any:
+    from shmring.torch.connect import make  # loaded when the first group is made
+
+    return make(options, settings)
 
 
 def __getattr__(name: str) -> object:
@@ -56,3 +71,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"shmring.{_MODULES[name]}"), name)
     return value
+
+
+register()

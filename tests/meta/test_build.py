@@ -20,7 +20,7 @@ import shmring
 NEEDED = (
     "shmring/core/ring/spsc.pxd", "shmring/core/c/layout.h", "shmring/core/kernel/folds.h",
     "shmring/capi/include/shmring/capi.h", "shmring/capi/__init__.pxd",
-    "shmring/py.typed", "_shmring_torch.py",
+    "shmring/py.typed",
 )  # fmt: skip
 
 

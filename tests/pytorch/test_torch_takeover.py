@@ -1,10 +1,14 @@
 """Programs that ask for gloo, and get groups of shmring: each run as it is, with the package's entry point."""
 
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from support.programs import run_python, run_shmring
+from support.programs import run_program, run_python, run_shmring
+
+import shmring
 
 PROGRAM = Path(__file__).parents[1] / "support" / "torch_takeover.py"
 
@@ -14,9 +18,25 @@ def installed(tmp_path):
     about = tmp_path / "takeover_of_tests-0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: takeover-of-tests\nVersion: 0\n")
-    (about / "entry_points.txt").write_text("[torch.backends]\nshmring = _shmring_torch:register\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\nshmring = shmring.torch:register\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])  # and the shmring that is tested
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "SHMRING_TORCH_TAKEOVER": "gloo"}
+
+
+def test_torch_can_be_imported_beside_a_source_tree_that_is_not_compiled(installed, tmp_path):
+    shutil.copytree(Path(shmring.__file__).parent, tmp_path / "shmring", ignore=shutil.ignore_patterns("*.so"))
+    del installed["SHMRING_TORCH_TAKEOVER"]
+    code = (
+        "import sys, torch.distributed as dist; dist.Backend.SHMRING\n"
+        # An editable install would give what is missing here.
+        "sys.meta_path[:] = [one for one in sys.meta_path if '__editable__' not in str(one)]\n"
+        "for module in ('shmring.multiprocessing', 'shmring.torch.processgroup'):\n"
+        "    try: __import__(module)\n"
+        "    except ImportError as error: print(error)\n"
+        "from shmring import Communicator"
+    )
+    done = run_program(sys.executable, "-c", code, env=installed, status=1)
+    assert (done.stdout + done.stderr).count(f"shmring is not compiled here ({tmp_path}/shmring/core)") == 3
 
 
 def run(env, *case, ranks=2):
@@ -75,6 +95,7 @@ def test_without_the_setting_torch_is_left_alone(installed):
         "import sys, torch, torch.distributed.distributed_c10d as c10d;"
         "assert 'SHMRING' in dir(c10d.Backend);"
         "assert not hasattr(c10d._new_process_group_helper, '__wrapped__');"
-        "assert 'shmring' not in sys.modules"
+        "print(*sorted(name for name in sys.modules if name.partition('.')[0] == 'shmring'))"
     )
-    run_python("-c", check, env={name: value for name, value in installed.items() if name != "SHMRING_TORCH_TAKEOVER"})
+    env = {name: value for name, value in installed.items() if name != "SHMRING_TORCH_TAKEOVER"}
+    assert run_python("-c", check, env=env) == "shmring shmring.errors shmring.torch shmring.version\n"

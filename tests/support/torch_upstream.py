@@ -76,9 +76,9 @@ def run(backend: str, match: str, skip: set[str], report: str, offset: int, coun
 def stand_in_for_gloo() -> None:
     """Have torch make a shmring group where it is asked for one of gloo."""
     os.environ["SHMRING_TORCH_TAKEOVER"] = "gloo"
-    import _shmring_torch
+    import shmring.torch
 
-    _shmring_torch.register()  # where the entry point of an installed package has not
+    shmring.torch.register()  # where the entry point of an installed package has not
     from torch.autograd.profiler_util import FunctionEvent
 
     # Calls of ours are events as any other, where gloo's begin in one thread and end in another.
