@@ -9,12 +9,14 @@ Switches, all read from the environment, all off by default:
     SHMRING_ANNOTATE=1     Cython's annotated HTML beside the C
 
 What is built without a switch has no debug symbols, and the compiler's usual warnings (``SHMRING_DEBUG=1``: more).
+The user's ``CFLAGS`` come last and win: ``CFLAGS=-O3`` optimizes all modules with ``-O3``.
 Nothing is detected about the processor that builds: one binary carries every kernel, and
 ``shmring/core/kernel/dispatch.h`` picks at import.
 """
 
 import os
 import re
+import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -36,9 +38,6 @@ def is_on(switch: str) -> bool:
 
 DEBUG, FAULTS, SYMBOLS, ANNOTATE = (is_on(f"SHMRING_{one}") for one in ("DEBUG", "FAULTS", "SYMBOLS", "ANNOTATE"))
 SANITIZE = os.environ.get("SHMRING_SANITIZE", "")
-
-# C sources beside the generated one: the kernels of one instruction set each.
-MORE_SOURCES = {"shmring/core/kernel/reduce.pyx": sorted(glob("shmring/core/kernel/kernels_*.c"))}
 
 # Rooms, and files of others, with little or no code that runs for each message, record or element: 60 % of the time and
 # 80 % of the bytes of -O2. Two passes of -Os are left out, which find little in code that Cython writes, and take a
@@ -79,7 +78,6 @@ if "shared_utility_features_disabled" in default_options:
 # -ffp-contract=off: a fused multiply-add rounds once where the baseline kernel rounds twice,
 # so the instruction sets would disagree in the last bit.
 COMPILE_ARGS = ["-std=c11", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused-function"]
-MORE_ARGS = {"shmring/jax/_mpi.pyx": ["-fvisibility=default"]}  # jaxlib looks up its functions by name
 LINK_ARGS = ["-pthread"]
 if SANITIZE:
     COMPILE_ARGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"]
@@ -98,6 +96,8 @@ else:
     LINK_ARGS += ["-Wl,--build-id=none", *([] if SYMBOLS else ["-Wl,-s"])]
 if FAULTS:
     COMPILE_ARGS += ["-DSHMRING_FAULTS=1"]
+# setuptools puts CFLAGS before these; of contrary flags the compiler takes the last, which shall be the user's.
+USER_ARGS = shlex.split(os.environ.get("CFLAGS", ""))
 
 INCLUDE_DIRS = ["shmring", "shmring/capi/include"]
 
@@ -145,19 +145,22 @@ def public_headers() -> frozenset[str]:
 
 def extension(path: str) -> Extension:
     """The extension module of one .pyx."""
-    sources = [path, *MORE_SOURCES.get(path, [])]
+    sources = [path]
+    if path == "shmring/core/kernel/reduce.pyx":
+        sources += sorted(glob("shmring/core/kernel/kernels_*.c"))  # of one instruction set each
     name = path[len("shmring/") : -len(".pyx")]
     room = os.path.dirname(name)
-    if DEBUG or SANITIZE or FAULTS or room == "core/kernel":
-        passes = []
-    else:
-        passes = COLD_ARGS if room in COLD_ROOMS or name in COLD_FILES else CALL_ARGS
+    arguments = []
+    if not (DEBUG or SANITIZE or FAULTS or room == "core/kernel"):
+        arguments += COLD_ARGS if room in COLD_ROOMS or name in COLD_FILES else CALL_ARGS
+    if name == "jax/_mpi":
+        arguments += ["-fvisibility=default"]  # jaxlib looks up its functions by name
     return Extension(
         path[: -len(".pyx")].replace(os.sep, "."),
         sources,
         include_dirs=[*INCLUDE_DIRS, numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_23_API_VERSION"), ("_GNU_SOURCE", "1")],
-        extra_compile_args=[*COMPILE_ARGS, *passes, *MORE_ARGS.get(path, [])],
+        extra_compile_args=[*COMPILE_ARGS, *arguments, *USER_ARGS],
         extra_link_args=LINK_ARGS,
         depends=sorted(set().union(*map(files_behind, sources))),
     )
@@ -166,7 +169,8 @@ def extension(path: str) -> Extension:
 def shared_utility() -> Extension:
     """The extension module of what the others share; Cython writes its source, too."""
     source = SHARED_UTILITY.replace(".", "/") + ".c"
-    return Extension(SHARED_UTILITY, [source], extra_compile_args=[*COMPILE_ARGS, "-O1"], extra_link_args=LINK_ARGS)
+    arguments = [*COMPILE_ARGS, "-O1", *USER_ARGS]
+    return Extension(SHARED_UTILITY, [source], extra_compile_args=arguments, extra_link_args=LINK_ARGS)
 
 
 def nprocessors() -> int:

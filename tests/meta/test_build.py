@@ -42,6 +42,16 @@ def test_a_changed_header_or_pxd_rebuilds_what_depends_on_it_and_nothing_else(bu
     assert not {name for name in behind("shmring/core/memory/header.pyx") if "/channels/" in name}
 
 
+def test_the_flags_of_the_user_come_after_all_others(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("CFLAGS", "-O3 -DTEXT='a b'")
+    given = runpy.run_path("setup.py", run_name="setup")
+    paths = ("shmring/jax/_mpi.pyx", "shmring/communicator.pyx", "shmring/core/kernel/reduce.pyx")
+    for one in (given["shared_utility"](), *map(given["extension"], paths)):
+        assert one.extra_compile_args[-2:] == ["-O3", "-DTEXT=a b"]
+        assert not {"-O3", "-DTEXT=a b"} & set(one.extra_compile_args[:-2])
+
+
 def test_extensions_that_are_older_than_their_sources_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(installed, "ROOT", tmp_path)
     shutil.copy(ROOT / "setup.py", tmp_path)
