@@ -147,6 +147,15 @@ def test_only_a_tag_that_is_the_version_is_published(build):
         assert (status == 0) == is_published, tag
 
 
+def test_workflows_name_actions_by_digest():
+    workflows = list((ROOT / ".github" / "workflows").glob("*.yml"))
+    if not workflows:
+        pytest.skip("a source distribution has no workflows")
+    used = [name for path in workflows for name in re.findall(r"uses: (\S+)", path.read_text())]
+    assert len(used) > len(workflows)
+    assert [name for name in used if not re.fullmatch(r"\./\S+|[\w./-]+@[0-9a-f]{40}", name)] == []
+
+
 def test_the_program_of_the_thread_sanitizer_fits_the_modules_that_it_uses(build, tmp_path):
     program = ROOT / "tests" / "sanitizers" / "threads.pyx"
     command = [sys.executable, "-m", "cython", "-3", "-I", str(ROOT), str(program), "-o", str(tmp_path / "threads.c")]
