@@ -160,8 +160,8 @@ def of_shmring(found: Counter) -> dict[str, int]:
 
 def toolchain() -> str:
     """What the numbers depend on."""
-    compiler = subprocess.run([*COMPILER, "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
-    return f"cc {compiler}, Python {platform.python_version()}, {platform.machine()}"
+    asked = subprocess.run([*COMPILER, "-dumpfullversion"], capture_output=True, text=True, check=True)
+    return f"cc {asked.stdout.strip()}, Python {platform.python_version()}, {platform.machine()}"
 
 
 def numbers(found: Counter) -> dict[str, Any]:
