@@ -1,9 +1,10 @@
 """The standard library's `multiprocessing` with queues, pipes, pools and executors that go through shared memory.
 
 `get_context` returns a context of the standard library. Its ``Queue``, ``JoinableQueue``, ``SimpleQueue``, ``Pipe`` and
-``Pool`` send through rings of shmring; everything else (``Process``, ``Lock``, ``Event``, ``Value``, ...) is the
-standard library's own. This module has the standard module's names, so ``import shmring.multiprocessing as
-multiprocessing`` is enough for a program that uses it. `ProcessPoolExecutor` is that of `concurrent.futures`.
+``Pool`` send through rings of shmring, and large arrays by reference, also as arguments of a ``Process``; everything
+else (``Lock``, ``Event``, ``Value``, ...) is the standard library's own. This module has the standard module's names,
+so ``import shmring.multiprocessing as multiprocessing`` is enough for a program that uses it. `ProcessPoolExecutor` is
+that of `concurrent.futures`.
 
 On systems other than Linux the module gives the standard library's classes, with a warning.
 """
@@ -34,7 +35,7 @@ else:
     from concurrent.futures import ProcessPoolExecutor  # type: ignore[assignment] # noqa: F401
 
     globals().update((name, getattr(_standard, name)) for name in __all__)
-    for _name in ("connection", "context", "pool", "queues"):
+    for _name in ("connection", "context", "pool", "queues", "shared_memory"):
         globals()[_name] = _sys.modules[f"{__name__}.{_name}"] = _import_module(f"multiprocessing.{_name}")
 
 

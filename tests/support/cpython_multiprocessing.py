@@ -15,6 +15,7 @@ import unittest
 from importlib.util import find_spec, module_from_spec
 
 import shmring.multiprocessing
+from shmring.multiprocessing import shared_memory
 
 
 def load_patiently(name):
@@ -30,7 +31,7 @@ def load_patiently(name):
 
 
 tests = load_patiently("test._test_multiprocessing")
-tests.multiprocessing = shmring.multiprocessing
+tests.multiprocessing, tests.shared_memory = shmring.multiprocessing, shared_memory
 for name in ("Pool", "Pipe", "Queue", "JoinableQueue"):
     setattr(tests.ProcessesMixin, name, staticmethod(getattr(shmring.multiprocessing, name)))
 tests.install_tests_in_module_dict(globals(), sys.argv[1])

@@ -21,7 +21,12 @@ QUICK = {
         "WithProcessesTestPoll.test_dont_merge WithProcessesTestPicklingConnections.test_access TestWait.test_wait "
         "WithProcessesTestPoolWorkerErrors TestTimeouts.test_timeout"
     ),
-    "spawn": "TestSimpleQueue WithProcessesTestPicklingConnections.test_access TestWait.test_wait",
+    "spawn": (
+        "TestSimpleQueue WithProcessesTestPicklingConnections.test_access TestWait.test_wait "
+        "WithProcessesTestSharedMemory.test_shared_memory_across_processes "
+        "WithProcessesTestSharedMemory.test_shared_memory_pickle_unpickle "
+        "WithProcessesTestSharedMemory.test_shared_memory_ShareableList_basics"
+    ),
     "forkserver": "WithProcessesTestQueue.test_fork WithProcessesTestConnection.test_connection TestWait.test_wait",
 }
 
@@ -29,6 +34,7 @@ WHOLE = (
     "WithProcessesTestQueue",
     "WithProcessesTestConnection",
     "WithProcessesTestPoll WithProcessesTestPollEintr",
+    "WithProcessesTestProcess",
     "WithProcessesTestPicklingConnections WithProcessesTestListener WithProcessesTestListenerClient",
     "TestWait",
     "TestSimpleQueue TestInvalidHandle TestTimeouts TestIgnoreEINTR TestStdinBadfiledescriptor TestCloseFds",
