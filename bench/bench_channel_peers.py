@@ -404,7 +404,7 @@ def main():
         if op == "death":
             death(names, args.cycles)
             continue
-        for nbytes in (args.sizes if args.sizes and op in ("message", "array") else ROWS[op]):
+        for nbytes in args.sizes if args.sizes and op in ("message", "array") else ROWS[op]:
             row(op, nbytes, names, args.seconds)
 
 

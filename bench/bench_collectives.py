@@ -99,8 +99,13 @@ def test_collective(comm, benchmark, kind, nbytes):
         pytest.skip("a barrier has no size")
     times = calls_per_round(nbytes)
     benchmark.group = f"{kind}, {nbytes} bytes"
-    benchmark.extra_info.update(ranks=comm.size, threads=comm.stats()["threads"], nbytes=nbytes,
-                                kernel=shmring.kernels()["chosen"], round_trip_us=round(round_trip_us(comm), 3))
+    benchmark.extra_info.update(
+        ranks=comm.size,
+        threads=comm.stats()["threads"],
+        nbytes=nbytes,
+        kernel=shmring.kernels()["chosen"],
+        round_trip_us=round(round_trip_us(comm), 3),
+    )
     benchmark.pedantic(lead, args=(comm, kind, nbytes, times), rounds=15, warmup_rounds=2)
     if benchmark.stats:
         benchmark.extra_info["us_each"] = 1e6 * benchmark.stats.stats.median / times

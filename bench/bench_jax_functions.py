@@ -36,6 +36,7 @@ def measure(comm):
         return jax.jit(f)
 
     x, token = jnp.float32(1), sj.new_token()
+
     def microseconds(f):
         def call():
             jax.block_until_ready(f(x, token))

@@ -188,8 +188,12 @@ def loaders(*kinds):
             slices = {way: partial(seconds_of, way, kind, lambda x, c=collate: c([x])) for way in WAYS}
             taken = take_turns(slices, lambda cycle: cycle >= ROUNDS)
             us = {way: statistics.median(times) * 1e6 for way, times in taken.items()}
-            print(f"{kind:36s} {name:28s}", *(f"{way} {u:8.0f} us" for way, u in us.items()),
-                  f" x{min(us['file_descriptor'], us['file_system']) / us['shmring']:.2f}", flush=True)
+            print(
+                f"{kind:36s} {name:28s}",
+                *(f"{way} {u:8.0f} us" for way, u in us.items()),
+                f" x{min(us['file_descriptor'], us['file_system']) / us['shmring']:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

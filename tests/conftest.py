@@ -39,7 +39,8 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput") and installed.is_in_place() and (stale := installed.stale_extensions()):
         pytest.exit(
             f"{len(stale)} extensions do not fit their sources: {', '.join(stale[:3])}, ...: run "
-            "`python setup.py build_ext --inplace`", returncode=pytest.ExitCode.USAGE_ERROR,
+            "`python setup.py build_ext --inplace`",
+            returncode=pytest.ExitCode.USAGE_ERROR,
         )
     harness.mark_names()
     seed = config.getoption("--seed")

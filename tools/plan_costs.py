@@ -1,7 +1,7 @@
 """The cost table of ``docs/maintainers/algorithms.md``, counted from plans, and the steps of any plan.
 
-    python tools/plan_costs.py
-    python tools/plan_costs.py show all_reduce --size 4 --rank 0 --nbytes 1M
+python tools/plan_costs.py
+python tools/plan_costs.py show all_reduce --size 4 --rank 0 --nbytes 1M
 """
 
 from __future__ import annotations

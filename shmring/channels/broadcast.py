@@ -1,6 +1,6 @@
 """The memory of a broadcast: one ring with a head for each receiver.
 
-    [header page][ring with n heads, and its slots]
+[header page][ring with n heads, and its slots]
 """
 
 from __future__ import annotations

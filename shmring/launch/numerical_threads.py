@@ -31,4 +31,3 @@ def thread_share_text(share: Mapping[str, str], size: int) -> str:
     """The line that shows what was set."""
     count = share["OMP_NUM_THREADS"]
     return f"OMP_NUM_THREADS={count} in each of {size} ranks; set it to have another number of threads"
-

@@ -131,8 +131,14 @@ def at_call(point, count, act):
 
 def arm(case):
     """Have the injection point of this case act; of an ordinary build it is never reached."""
-    actions = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM, "os._exit": "exit",
-               "raise": signal.SIGUSR2, "sys.exit": signal.SIGUSR2}
+    actions = {
+        "SIGKILL": signal.SIGKILL,
+        "SIGSTOP": signal.SIGSTOP,
+        "SIGTERM": signal.SIGTERM,
+        "os._exit": "exit",
+        "raise": signal.SIGUSR2,
+        "sys.exit": signal.SIGUSR2,
+    }
     action = actions[case.death]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR2, lambda *_: DEATHS[case.death]())
@@ -177,9 +183,17 @@ def end_stopped(comm, case, victim, pid):
 def stay_broken(comm, case, victim, pid):
     """Every later call raises, at once: a watchdog ends what hangs."""
     x = np.ones(2)
-    for later in (comm.barrier, lambda: comm.all_reduce(x), lambda: comm.broadcast(x, root=comm.rank),
-                  lambda: comm.send(x, victim), lambda: comm.recv(x, victim), lambda: comm.all_gather_object(x),
-                  lambda: comm.dup(), lambda: comm.empty(3), lambda: comm.barrier(async_op=True).wait()):
+    for later in (
+        comm.barrier,
+        lambda: comm.all_reduce(x),
+        lambda: comm.broadcast(x, root=comm.rank),
+        lambda: comm.send(x, victim),
+        lambda: comm.recv(x, victim),
+        lambda: comm.all_gather_object(x),
+        lambda: comm.dup(),
+        lambda: comm.empty(3),
+        lambda: comm.barrier(async_op=True).wait(),
+    ):
         try:
             later()
         except BrokenError as error:

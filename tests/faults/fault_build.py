@@ -63,7 +63,9 @@ def _build(place: Path, files: list[Path], sanitizers: str) -> None:
             [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
             cwd=Path(work, "tree"),
             env={**os.environ, "SHMRING_FAULTS": "1", "SHMRING_SANITIZE": sanitizers, "LD_PRELOAD": ""},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         if done.returncode:
             raise RuntimeError(f"cannot build shmring with injection points:\n{done.stdout[-3000:]}")

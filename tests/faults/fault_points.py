@@ -9,14 +9,58 @@ from fault_calls import CALLS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "shmring"
 
-EAGER = ("start@1", "write@1", "eager@1", "publish@1", "published@1", "read@1", "conclude@1", "concluding@1",
-             "concluded@1", "sleep@1", "look@1", "wake@1")
-PLANNED = ("execute@1", "claim@1", "claim@6", "copy@1", "copy@7", "publish@2", "published@5", "await@1", "awaited@1",
-           "awaited@4", "fold@1", "fold@5", "release@1", "released@3", "finish@1", "finishing@1", "finished@1",
-           "sleep@1", "look@1", "wake@1", "wake@3")
+EAGER = (
+    "start@1",
+    "write@1",
+    "eager@1",
+    "publish@1",
+    "published@1",
+    "read@1",
+    "conclude@1",
+    "concluding@1",
+    "concluded@1",
+    "sleep@1",
+    "look@1",
+    "wake@1",
+)
+PLANNED = (
+    "execute@1",
+    "claim@1",
+    "claim@6",
+    "copy@1",
+    "copy@7",
+    "publish@2",
+    "published@5",
+    "await@1",
+    "awaited@1",
+    "awaited@4",
+    "fold@1",
+    "fold@5",
+    "release@1",
+    "released@3",
+    "finish@1",
+    "finishing@1",
+    "finished@1",
+    "sleep@1",
+    "look@1",
+    "wake@1",
+    "wake@3",
+)
 MAPPED = ("agree@1", "start@1", "read@1", "concluded@1", "agreed@1", "copy@1", "fold@1", "finish@1", "finished@1")
-MESSAGE = ("open@1", "push@1", "lay@1", "laid@1", "pull@1", "taken@1", "p2p_sleep@1", "push@20", "lay@20", "laid@20",
-           "pull@20", "taken@20")
+MESSAGE = (
+    "open@1",
+    "push@1",
+    "lay@1",
+    "laid@1",
+    "pull@1",
+    "taken@1",
+    "p2p_sleep@1",
+    "push@20",
+    "lay@20",
+    "laid@20",
+    "pull@20",
+    "taken@20",
+)
 LEAVING = ("leave@1", "left@1", "dropped@1")
 ALLOCATING = ("start@1", "start@2", "published@1", "published@2", "concluded@1", "concluded@2", "line@1", "line@2")
 

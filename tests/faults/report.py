@@ -58,8 +58,10 @@ def main() -> int:
     for (death, wait, ranks), ms in sorted(taken.items()):
         ms.sort()
         last = ms[min(len(ms) - 1, int(0.99 * len(ms)))]
-        print(f"| {death} | {wait} | {ranks} | {len(ms)} | {ms[0]:.2f} | {statistics.median(ms):.2f} | {last:.2f} | "
-              f"{ms[-1]:.2f} |")
+        print(
+            f"| {death} | {wait} | {ranks} | {len(ms)} | {ms[0]:.2f} | {statistics.median(ms):.2f} | {last:.2f} | "
+            f"{ms[-1]:.2f} |"
+        )
     return bool(counts["failed"])
 
 

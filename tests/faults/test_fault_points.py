@@ -1,7 +1,7 @@
 """Failures inside the steps of calls, in a build with injection points, which the first of these tests makes.
 
-    pytest tests/faults/test_fault_points.py            a case of many calls, drawn by the seed, and every point once
-    pytest tests/faults/test_fault_points.py --long     every point of every call x every way to fail x ...
+pytest tests/faults/test_fault_points.py            a case of many calls, drawn by the seed, and every point once
+pytest tests/faults/test_fault_points.py --long     every point of every call x every way to fail x ...
 """
 
 import os
@@ -125,7 +125,7 @@ def report_slowly(comm, end):
     report("noticed")
     if end.endswith("ms"):
         return caught.value.late, str(caught.value), ended - began
-    assert caught.value.rank == 1       # a rank that dies while it writes the record is the rank it is about
+    assert caught.value.rank == 1  # a rank that dies while it writes the record is the rank it is about
     return None
 
 
@@ -224,4 +224,4 @@ def test_a_death_at_the_edge_of_a_communicators_life_is_named(point):
         elif point.startswith("start"):
             assert type(outcome.error) is PeerLostError, outcome
         else:
-            assert outcome.ok, outcome     # rank 1 had published all that the others need
+            assert outcome.ok, outcome  # rank 1 had published all that the others need

@@ -15,9 +15,7 @@ import shmring.ring
 from shmring.collectives.calls.mpi_names import Hint
 
 # Public though not exported by `shmring` or `shmring.ring`: what calls return, and what a page mentions.
-DOCUMENTED = (
-    "shmring.dtypes.is_defined",
-)
+DOCUMENTED = ("shmring.dtypes.is_defined",)
 # Not attacked: `from_mpi` starts MPI, or has no mpi4py (tests/mpi); a timeline writes files (tests/multiproc/watch).
 ELSEWHERE = ("from_mpi", "Timeline")
 

@@ -33,11 +33,25 @@ def mutations(*numbers, way=()):
 MODELS = {
     "ring": ([[], [DEATH], [TSO]], mutations(1, 2, 3, 4, 5, 6)),
     "waiting": (
-        [[], [TSO], [DEATH], ["-DNWAKERS=1"], ["-DNWAKERS=1", DEATH], [ANY, TSO], [ANY, BATCH], [ANY, FUTEX],
-         [ANY, FUTEX, TSO], ["-DNWAKERS=1", ANY, FUTEX, DEATH]],
-        mutations(1, 2, 3, 4, 5, 7, 8) + mutations(1, 2, way=[TSO]) + mutations(6, way=[DEATH])
-        + mutations(1, 2, 3, 4, 5, 8, way=[ANY]) + mutations(1, way=[ANY, BATCH])
-        + mutations(1, 2, 3, 4, 5, 9, way=[ANY, FUTEX]) + mutations(6, way=["-DNWAKERS=1", ANY, FUTEX, DEATH]),
+        [
+            [],
+            [TSO],
+            [DEATH],
+            ["-DNWAKERS=1"],
+            ["-DNWAKERS=1", DEATH],
+            [ANY, TSO],
+            [ANY, BATCH],
+            [ANY, FUTEX],
+            [ANY, FUTEX, TSO],
+            ["-DNWAKERS=1", ANY, FUTEX, DEATH],
+        ],
+        mutations(1, 2, 3, 4, 5, 7, 8)
+        + mutations(1, 2, way=[TSO])
+        + mutations(6, way=[DEATH])
+        + mutations(1, 2, 3, 4, 5, 8, way=[ANY])
+        + mutations(1, way=[ANY, BATCH])
+        + mutations(1, 2, 3, 4, 5, 9, way=[ANY, FUTEX])
+        + mutations(6, way=["-DNWAKERS=1", ANY, FUTEX, DEATH]),
     ),
     "outbox": (
         [[], [DEATH], [ROOT], [ROOT, DEATH], ["-DNRANKS=3", "-DNROUNDS=3", TSO], ["-DNRANKS=3", "-DNROUNDS=3", ROOT]],

@@ -15,6 +15,7 @@ from shmring.watch.timeline import name_of, read  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
+
 @on_ranks(1, 2, 3)
 def test_every_case_is_right_on_tensors(comm, seed):
     driver = Tensors(comm)

@@ -46,8 +46,6 @@ def main():
 def test_torchrun_names_the_rank_that_failed_of_itself(tmp_path, how):
     (tmp_path / "failing.py").write_text(FAILING)
     options = ("--standalone", "--nproc-per-node=3", str(tmp_path / "failing.py"), how)
-    done = run_program(
-        sys.executable, "-m", "torch.distributed.run", *options, status=1, timeout=300 * PATIENCE
-    )
+    done = run_program(sys.executable, "-m", "torch.distributed.run", *options, status=1, timeout=300 * PATIENCE)
     cause = done.stderr.partition("Root Cause")[2]
     assert re.search(r"rank +: (\d)", cause)[1] == "2", done.stderr

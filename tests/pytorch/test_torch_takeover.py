@@ -12,6 +12,7 @@ import shmring
 
 PROGRAM = Path(__file__).parents[1] / "support" / "torch_takeover.py"
 
+
 @pytest.fixture
 def installed(tmp_path):
     """An environment in which torch finds the entry point, as in one where the package is installed."""

@@ -108,12 +108,30 @@ class Dice:
         c = self.config
         ring = c.nslots * c.slot_nbytes
         edge = self.choose(
-            0, 1, 8, 40, 48, 104, 160, 48 + 56 * self.random.randrange(70), 64 * self.random.randrange(60),
-            c.eager_limit(self.size), c.eager_limit(self.size), c.eager_limit(self.size) // self.size,
-            max(c.internals.one_shot_nbytes, 0), 3000, 20_000, 60_000 // self.size,
-            c.slot_nbytes // max(1, self.size - 1), c.slot_nbytes, c.slot_nbytes,
-            2 * c.slot_nbytes, 3 * c.slot_nbytes, min(ring, 1 << 18),
-            self.random.randrange(1, 1 << 14), self.random.randrange(1, min(3 * ring, 1 << 18)),
+            0,
+            1,
+            8,
+            40,
+            48,
+            104,
+            160,
+            48 + 56 * self.random.randrange(70),
+            64 * self.random.randrange(60),
+            c.eager_limit(self.size),
+            c.eager_limit(self.size),
+            c.eager_limit(self.size) // self.size,
+            max(c.internals.one_shot_nbytes, 0),
+            3000,
+            20_000,
+            60_000 // self.size,
+            c.slot_nbytes // max(1, self.size - 1),
+            c.slot_nbytes,
+            c.slot_nbytes,
+            2 * c.slot_nbytes,
+            3 * c.slot_nbytes,
+            min(ring, 1 << 18),
+            self.random.randrange(1, 1 << 14),
+            self.random.randrange(1, min(3 * ring, 1 << 18)),
         )
         if self.random.random() < 0.01:
             edge = min(ring + self.random.randrange(c.slot_nbytes), 1 << 21)  # past every slot there is
@@ -259,8 +277,14 @@ class Burst:
     @staticmethod
     def draw(dice):
         way = dice.choose("broadcast", "reduce", "all_reduce", "gather", "scan")
-        return dice.case(way=way, dtype="int64", count=dice.choose(0, 1, 6, 7, 40, 600), times=dice.choose(9, 17, 30),
-                         root=dice.root(), layout="plain")
+        return dice.case(
+            way=way,
+            dtype="int64",
+            count=dice.choose(0, 1, 6, 7, 40, 600),
+            times=dice.choose(9, 17, 30),
+            root=dice.root(),
+            layout="plain",
+        )
 
     @staticmethod
     def run(comm, case):
@@ -293,8 +317,13 @@ class Shift:
     @staticmethod
     def draw(dice):
         dtype = dice.dtype()
-        return dice.case(dtype=dtype, count=dice.count(dtype), layout=dice.layout(),
-                         by=dice.random.randrange(dice.size), tag=dice.choose(0, 1, 2**31 - 1))
+        return dice.case(
+            dtype=dtype,
+            count=dice.count(dtype),
+            layout=dice.layout(),
+            by=dice.random.randrange(dice.size),
+            tag=dice.choose(0, 1, 2**31 - 1),
+        )
 
     @staticmethod
     def run(comm, case):
@@ -352,8 +381,13 @@ class Asynchronous:
 
     @staticmethod
     def draw(dice):
-        return dice.case(dtype="int32", counts=tuple(dice.count("int32") // 4 for _ in range(dice.choose(1, 3, 6))),
-                         root=dice.root(), order=dice.choose(1, -1), layout=dice.layout())
+        return dice.case(
+            dtype="int32",
+            counts=tuple(dice.count("int32") // 4 for _ in range(dice.choose(1, 3, 6))),
+            root=dice.root(),
+            order=dice.choose(1, -1),
+            layout=dice.layout(),
+        )
 
     @staticmethod
     def run(comm, case):
@@ -387,9 +421,14 @@ class Background:
     @staticmethod
     def draw(dice):
         times = dice.choose(1, 3, 20)
-        return dice.case(dtype="int64", count=dice.count("int64") // times, times=times, root=dice.root(),
-                         between=[dice.choose("nothing", "call", "callback", "wait") for _ in range(times)],
-                         layout=dice.layout())
+        return dice.case(
+            dtype="int64",
+            count=dice.count("int64") // times,
+            times=times,
+            root=dice.root(),
+            between=[dice.choose("nothing", "call", "callback", "wait") for _ in range(times)],
+            layout=dice.layout(),
+        )
 
     @staticmethod
     def run(comm, case):
@@ -580,9 +619,13 @@ class Folded:
 
     @staticmethod
     def draw(dice):
-        return dice.case(dtype=dice.choose("int32", "uint8", "float64"), count=dice.count("int64") // dice.size,
-                         way=dice.choose("all_reduce", "reduce", "scan", "reduce_scatter"), root=dice.root(),
-                         layout=dice.layout())
+        return dice.case(
+            dtype=dice.choose("int32", "uint8", "float64"),
+            count=dice.count("int64") // dice.size,
+            way=dice.choose("all_reduce", "reduce", "scan", "reduce_scatter"),
+            root=dice.root(),
+            layout=dice.layout(),
+        )
 
     @staticmethod
     def run(comm, case):

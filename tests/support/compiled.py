@@ -63,9 +63,13 @@ def _build(name: str, place: Path) -> None:
     with tempfile.TemporaryDirectory(dir=place.parent) as work:
         shutil.copy2(HERE / f"{name}.pyx", work)
         done = subprocess.run(
-            [sys.executable, "-c", SETUP, name], cwd=work,
+            [sys.executable, "-c", SETUP, name],
+            cwd=work,
             env=os.environ | {"PYTHONPATH": str(PACKAGE.parent), "CFLAGS": f"{os.environ.get('CFLAGS', '')} -O0"},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"cannot build {name}:\n{done.stdout[-3000:]}")

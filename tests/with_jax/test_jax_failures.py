@@ -19,7 +19,9 @@ def errors(reports, name):
 
 
 def test_the_death_of_a_process_is_an_error_with_its_rank_on_all_others(tmp_path):
-    body = SUM + """
+    body = (
+        SUM
+        + """
     if rank == 1:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -30,6 +32,7 @@ def test_the_death_of_a_process_is_an_error_with_its_rank_on_all_others(tmp_path
     while len(os.listdir(os.path.join(FOLDER, "done"))) < 2: time.sleep(0.01)
     os._exit(0)      # JAX would wait for the dead process
     """.replace("FOLDER", repr(str(tmp_path)))
+    )
     (tmp_path / "done").mkdir()
     reports = run_program(tmp_path, 3, body, status=137).reports
     assert len(errors(reports, "first")) == 2
@@ -111,33 +114,42 @@ def test_two_devices_in_a_process_are_refused_on_all(tmp_path):
 
 
 def test_types_that_xla_refuses_are_an_error_after_which_others_work(tmp_path):
-    body = SUM + """
+    body = (
+        SUM
+        + """
     for name in ("float16", "float8_e4m3fn"):
         report(**{name: attempt(total, spread(np.ones(2 * n, jnp.dtype(name)), mesh(), "x"))})
     assert own(total(x)).tolist() == [n, n]
     report(done=True)
     """
+    )
     reports = run_program(tmp_path, 2, body, **QUICK).reports
     assert all(one["done"] for one in reports)
     assert all("f16" in text for text in errors(reports, "float16"))
 
 
 def test_a_process_that_ends_while_others_wait_for_it_is_an_error_there(tmp_path):
-    body = SUM + """
+    body = (
+        SUM
+        + """
     if rank:
         report(text=attempt(total, x))
     """
+    )
     texts = errors(run_program(tmp_path, 3, body, **QUICK).reports, "text")
     assert len(texts) == 2
     assert all("PeerLostError" in text and "rank 0" in text for text in texts), texts
 
 
 def test_an_uncaught_exception_of_a_process_is_shown_by_the_others(tmp_path):
-    body = SUM + """
+    body = (
+        SUM
+        + """
     if rank == 1:
         raise KeyError("the data of step 7")
     report(text=attempt(total, x))
     """
+    )
     ended = run_program(tmp_path, 3, body, status=1, **QUICK)
     texts = errors(ended.reports, "text")
     assert len(texts) == 2
@@ -145,7 +157,9 @@ def test_an_uncaught_exception_of_a_process_is_shown_by_the_others(tmp_path):
 
 
 def test_work_that_no_process_waits_for_is_done_at_exit(tmp_path):
-    body = SUM + """
+    body = (
+        SUM
+        + """
     big = spread(np.ones((n, 400_000), np.float32), mesh(), "x")
     step = mapped(lambda a: (a + lax.psum(a, "x") / n) / 2, mesh(), P("x"), P("x"))
     for _ in range(20):
@@ -153,15 +167,19 @@ def test_work_that_no_process_waits_for_is_done_at_exit(tmp_path):
     if rank:
         report(value=float(own(big)[0, 0]))      # rank 0 exits while its part is under way
     """
+    )
     assert run_program(tmp_path, 2, body, **QUICK).reports[1]["value"] == 1.0
 
 
 def test_a_process_that_hangs_does_not_keep_the_job_once_another_has_failed(tmp_path):
-    body = SUM + """
+    body = (
+        SUM
+        + """
     if rank == 1:
         time.sleep(100_000)
     total(x)
     """
+    )
     ended = run_program(tmp_path, 2, body, status=1, SHMRING_TIMEOUT="6")  # JAX itself waits 300 s at exit
     assert "shmring.CollectiveTimeoutError" in ended.output
     assert "shmring run: rank 0 (pid " in ended.output

@@ -49,8 +49,10 @@ def error_of(record: Record, rank: int, name: str) -> BrokenError:
         return CollectiveTimeoutError(f"{text} (rank {record.about}{busy}){seen}{more}", record.late, record.account)
     if record.cause == "mismatch":
         theirs = explain(record.theirs) if record.theirs else "another call"
-        text = (f"{where}ranks disagree: rank {record.by} called {explain(record.mine)}, "
-                f"rank {record.about} called {theirs} (round {record.round})")
+        text = (
+            f"{where}ranks disagree: rank {record.by} called {explain(record.mine)}, "
+            f"rank {record.about} called {theirs} (round {record.round})"
+        )
         if record.reason:
             text = f"{where}ranks disagree in {explain(record.mine)}: {record.reason}"
         return MismatchError(text, (record.by, record.about))

@@ -57,7 +57,6 @@ LEAST_PIECE_NBYTES, LEAST_PART_NBYTES = 1 << 14, 1 << 10
 ROOTED = frozenset(kind.name for kind in COLLECTIVES.values() if kind.has_root)
 
 
-
 class Dimension(NamedTuple):
     """One way in which calls of a kind and size may differ and give the same bits.
 

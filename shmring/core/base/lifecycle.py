@@ -44,8 +44,8 @@ _at_exit: list[Callable[[], None]] = []
 _exiting_thread: int | None = None
 _has_ended_calls = False
 
-LAST_WORDS_S = 0.2      # at exit, for threads with calls that were ended, to print their errors
-HELD_S = 1.0            # in which most processes end
+LAST_WORDS_S = 0.2  # at exit, for threads with calls that were ended, to print their errors
+HELD_S = 1.0  # in which most processes end
 
 
 def track(thing: Tracked, stage: Stage) -> None:
@@ -108,8 +108,8 @@ def _await_last_words() -> None:
     """
     deadline = time.monotonic() + LAST_WORDS_S
     for thread in threading.enumerate():
-        if thread.daemon:      # at exit all others have ended
-            with contextlib.suppress(AssertionError, RuntimeError):      # not made by `threading`: cannot be joined
+        if thread.daemon:  # at exit all others have ended
+            with contextlib.suppress(AssertionError, RuntimeError):  # not made by `threading`: cannot be joined
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 

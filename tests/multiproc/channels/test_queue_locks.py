@@ -44,6 +44,7 @@ def test_a_process_that_takes_the_liveness_of_a_dead_holder_does_not_seem_to_hol
 
 def test_a_holder_that_is_stopped_is_waited_for_no_longer_than_the_timeout():
     q = shmring.Queue(capacity_nbytes=4096)
+
     def hold():
         q.put(bytes(1000))
         struct.pack_into("II", locks_of(q), SENDING, 1, 1)  # its own id
@@ -64,6 +65,7 @@ def test_a_holder_that_is_stopped_is_waited_for_no_longer_than_the_timeout():
 @needs_marks
 def test_all_that_wait_get_a_lock_after_the_death_of_its_holder():
     q = shmring.Queue(capacity_nbytes=4096)
+
     def hold():
         q.put("first")
         struct.pack_into("II", locks_of(q), SENDING, 1, 1)

@@ -60,7 +60,7 @@ def test_a_result_that_cannot_be_copied_into_the_array_is_the_error_of_its_work(
 
 @on_ranks(2, 3)
 def test_calls_made_at_once_come_after_the_work_submitted_before_them(comm, seed):
-    shared = random.Random(seed)        # equal on all ranks
+    shared = random.Random(seed)  # equal on all ranks
     own = random.Random(seed + comm.rank)
     works = []
     for i in range(200):
@@ -186,7 +186,7 @@ def test_work_can_be_awaited(comm):
     async def main():
         first = comm.barrier(async_op=True)
         assert await first is None
-        assert await first is None      # again, when it is done
+        assert await first is None  # again, when it is done
         sums = await asyncio.gather(*(one(i) for i in range(20)))
         late = comm.all_reduce(np.ones(4), async_op=True) if comm.rank else None
         if comm.rank == 0:
@@ -205,7 +205,7 @@ def test_work_can_be_awaited(comm):
 @on_ranks(2)
 def test_a_wait_that_is_given_up_leaves_the_work_running(comm):
     if comm.rank == 1:
-        comm.recv(np.empty(1), 0)   # once rank 0 has given up
+        comm.recv(np.empty(1), 0)  # once rank 0 has given up
         assert comm.all_reduce(np.ones(2)).tolist() == [2, 2]
         return
     work = comm.all_reduce(np.ones(2), async_op=True)
@@ -303,7 +303,7 @@ def test_a_callback_may_close_and_what_comes_after_it_fails(comm):
 def test_there_is_one_thread_from_the_first_work_until_close(comm):
     before = threading.active_count()
     comm.barrier()
-    assert threading.active_count() == before       # none without asynchronous work
+    assert threading.active_count() == before  # none without asynchronous work
     comm.barrier(async_op=True).wait()
     comm.barrier(async_op=True).wait()
     assert threading.active_count() == before + 1

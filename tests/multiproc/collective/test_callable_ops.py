@@ -138,7 +138,7 @@ def test_results_unlike_the_operands_and_other_ufuncs_are_refused(comm):
         (None, ValueError),
         (3, ValueError),
     ):
-        if comm.rank == 0:      # before anything is sent
+        if comm.rank == 0:  # before anything is sent
             with pytest.raises(error):
                 comm.reduce(x, root=1, op=bad)
     assert comm.all_reduce(x).tolist() == [2] * 4

@@ -38,7 +38,7 @@ def test_many_arrays_get_the_bits_of_separate_calls(comm, seed):
 
 @on_ranks(2, 3)
 def test_small_arrays_fill_as_many_bundles_as_they_need(comm):
-    xs = [np.full(1000, i + comm.rank, np.int32) for i in range(700)]       # 2.8 MB: three bundles
+    xs = [np.full(1000, i + comm.rank, np.int32) for i in range(700)]  # 2.8 MB: three bundles
     comm.all_reduce_many(xs, op="max")
     assert all((x == i + comm.size - 1).all() for i, x in enumerate(xs))
 
@@ -95,11 +95,11 @@ def test_bad_lists_raise_before_anything_is_sent(comm):
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
-        ([("f4", 3), ("f4", 5)], [("f4", 5), ("f4", 3)]),      # the same bytes in all
+        ([("f4", 3), ("f4", 5)], [("f4", 5), ("f4", 3)]),  # the same bytes in all
         ([("f4", 3), ("f4", 5)], [("f4", 8)]),
         ([("f4", 3), ("i4", 5), ("f4", 2)], [("f4", 3), ("f4", 2), ("i4", 5)]),
         ([("f4", 3), ("f4", 0)], [("f4", 3)]),
-        ([("f4", 2000), ("f4", 3000)], [("f4", 3000), ("f4", 2000)]),      # not eager
+        ([("f4", 2000), ("f4", 3000)], [("f4", 3000), ("f4", 2000)]),  # not eager
         ([("f4", 3), ("f4", 9000), ("f4", 4)], [("f4", 3), ("f4", 4), ("f4", 9000)]),
     ],
 )

@@ -105,8 +105,7 @@ def test_every_call_with_a_timeout_is_tested():
     found = {
         name
         for name in dir(Communicator)
-        if not name.startswith("_")
-        and {"timeout", "rendezvous_timeout"} & parameters(Communicator, name)
+        if not name.startswith("_") and {"timeout", "rendezvous_timeout"} & parameters(Communicator, name)
     }
     assert found == set(CALLS)
     for kind in (Request, shmring.Work):

@@ -24,8 +24,9 @@ def test_an_empty_share_at_the_end_of_an_eager_message_waits_for_no_line(comm):
     # The eager message of rank 0 fills whole lines; the last rank receives none of them: its share begins at the end.
     for nbytes in (48, 104, 160, 440):
         counts = [nbytes, *[0] * (comm.size - 1)]
-        shares = comm.all_to_all(np.full(nbytes * (comm.rank == 0), 7, np.uint8),
-                                 counts=counts if comm.rank == 0 else [0] * comm.size)
+        shares = comm.all_to_all(
+            np.full(nbytes * (comm.rank == 0), 7, np.uint8), counts=counts if comm.rank == 0 else [0] * comm.size
+        )
         assert shares.tolist() == [7] * (nbytes * (comm.rank == 0))
         x = np.ones(nbytes, np.uint8)
         assert comm.reduce_scatter(x, counts=counts).tolist() == [comm.size] * counts[comm.rank]
@@ -104,8 +105,14 @@ def test_bad_counts_raise_before_anything_is_sent(comm):
         (ValueError, lambda: comm.gather(x, root=size, counts=twos)),
         (ValueError, lambda: comm.scatter(x, x, root=-1, counts=twos)),
         (ValueError, lambda: comm.scatter(np.ones((2 * size + 1, 3)), np.ones((3, 3)), root=rank, counts=twos)),
-        (ValueError, lambda: comm.scatter(None, None, root=(rank + 1) % size, counts=twos) if size > 1 else
-                             comm.scatter(np.ones(3), counts=twos)),
+        (
+            ValueError,
+            lambda: (
+                comm.scatter(None, None, root=(rank + 1) % size, counts=twos)
+                if size > 1
+                else comm.scatter(np.ones(3), counts=twos)
+            ),
+        ),
         (ValueError, lambda: comm.reduce_scatter(np.ones((2 * size + 1, 3)), counts=twos)),
         (TypeError, lambda: comm.reduce_scatter(np.ones((2 * size, 3)), op="bxor", counts=twos)),
         (ValueError, lambda: comm.all_to_all(np.ones((2 * size, 3)), out_counts=twos)),

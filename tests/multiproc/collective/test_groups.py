@@ -61,7 +61,7 @@ def test_split_by_parity(comm):
 def test_split_orders_by_key_then_rank_and_leaves_out_ranks_without_a_colour(comm):
     assert comm.split(0, -comm.rank).parent_ranks == tuple(reversed(range(comm.size)))
     assert comm.split(7, comm.rank // 2 * -1).rank >= 0
-    assert comm.split(-(2**63), 5).parent_ranks == tuple(range(comm.size))      # equal keys: old order
+    assert comm.split(-(2**63), 5).parent_ranks == tuple(range(comm.size))  # equal keys: old order
     group = comm.split(None if comm.rank == 0 else 2**63 - 1, 1)
     assert (group is None) == (comm.rank == 0)
     assert group is None or group.parent_ranks == tuple(range(1, comm.size))
@@ -87,8 +87,13 @@ def test_subgroup_numbers_ranks_as_listed_and_refuses_bad_lists(comm):
         assert total(group) == 1
     alone = comm.subgroup([comm.rank])
     assert (alone.rank, alone.size) == (0, 1)
-    for ranks, text in (([0, 0, comm.rank], "once"), ([comm.size], "not a rank"), ([-1], "not a rank"),
-                        ([(comm.rank + 1) % comm.size], "not among them"), ([], "not among them")):
+    for ranks, text in (
+        ([0, 0, comm.rank], "once"),
+        ([comm.size], "not a rank"),
+        ([-1], "not a rank"),
+        ([(comm.rank + 1) % comm.size], "not among them"),
+        ([], "not among them"),
+    ):
         with pytest.raises(ValueError, match=text):
             comm.subgroup(ranks)
     with pytest.raises(TypeError):
@@ -185,12 +190,12 @@ def test_a_rank_that_never_calls_is_named_and_the_parent_works_on(comm):
         return
     others = comm.subgroup(range(last))
     missing = set()
-    while missing != {(last,)}:     # once more if one of the others came late
+    while missing != {(last,)}:  # once more if one of the others came late
         with pytest.raises(RendezvousTimeoutError, match=f"{last}\\] of the ranks .* same order") as caught:
             comm.dup(rendezvous_timeout=0.3)
         missing = set(others.all_gather_object(caught.value.missing))
         assert all(late[-1] == last for late in missing)
-    comm.barrier()      # nothing was lost
+    comm.barrier()  # nothing was lost
     assert not comm.is_broken
 
 
@@ -207,7 +212,7 @@ def test_a_group_that_was_not_made_can_be_tried_again(comm):
 def test_different_settings_are_an_error_on_all_and_the_parent_works_on(comm):
     with pytest.raises(RendezvousError, match="disagree"):
         comm.dup(slot_nbytes=4096 * (1 + comm.rank))
-    comm.barrier()      # else the quick one's second attempt could meet the slow one's first
+    comm.barrier()  # else the quick one's second attempt could meet the slow one's first
     assert total(named(comm.dup(), 1)) == comm.size
 
 
@@ -216,9 +221,9 @@ def wait_for_the_dead(comm):
         report("here")
         time.sleep(1000)
     with pytest.raises(PeerLostError) as caught:
-        comm.dup()      # of 300 seconds' patience
+        comm.dup()  # of 300 seconds' patience
     assert caught.value.rank == comm.size - 1
-    comm.subgroup(range(comm.size - 1)).barrier()      # the ranks that do not need the dead one work on
+    comm.subgroup(range(comm.size - 1)).barrier()  # the ranks that do not need the dead one work on
 
 
 @pytest.mark.parametrize("when", [0.0, 0.1])
@@ -279,6 +284,7 @@ def use(comm):
 @on_ranks(2, 3)
 def test_hundreds_of_groups_leave_nothing_behind(comm, closing, long_run):
     times = 100 if long_run else 30
+
     def once():
         groups = [comm.split(comm.rank % 2, **SMALL), comm.dup(**SMALL), comm.subgroup([comm.rank], **SMALL)]
         for group in groups:
@@ -355,7 +361,7 @@ def wait_for_a_group_while_its_parent_breaks(comm):
     groups._check_awaited = look_late
     with pytest.raises(PeerLostError, match="rank 0 ") as caught:
         comm.subgroup([2, 1, 0])
-    assert caught.value.rank == 0       # the parent's number, though the group has another for it
+    assert caught.value.rank == 0  # the parent's number, though the group has another for it
     assert pickle.loads(pickle.dumps(caught.value)).rank == 0
 
 

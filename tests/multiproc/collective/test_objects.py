@@ -119,7 +119,7 @@ def send_one_large(comm, call, nbytes):
         got = comm.all_to_all_object(objs)
         assert comm.rank != 2 or got[1].nbytes == nbytes
     for program in comm.stats()["programs"]:
-        assert np.sum(program["nbytes"]) <= PIECE_NBYTES      # one piece of the large object, nothing of other ranks
+        assert np.sum(program["nbytes"]) <= PIECE_NBYTES  # one piece of the large object, nothing of other ranks
     return comm.moved
 
 
@@ -134,9 +134,26 @@ def send_kinds(comm):
     import datetime
     import decimal
 
-    kinds = [None, True, 1 << 300, 1e-300, 2j, "", "a" * 300_000, b"b" * 300_000, bytearray(300_000), (), [[]],
-             {1: {2}}, datetime.datetime(2026, 1, 2), decimal.Decimal("1.10"), OSError(2, "no"), np.float32, np.int8(3),
-             send_kinds]
+    kinds = [
+        None,
+        True,
+        1 << 300,
+        1e-300,
+        2j,
+        "",
+        "a" * 300_000,
+        b"b" * 300_000,
+        bytearray(300_000),
+        (),
+        [[]],
+        {1: {2}},
+        datetime.datetime(2026, 1, 2),
+        decimal.Decimal("1.10"),
+        OSError(2, "no"),
+        np.float32,
+        np.int8(3),
+        send_kinds,
+    ]
     for obj in kinds:
         got = comm.all_gather_object(obj)
         assert len(got) == comm.size
@@ -154,9 +171,9 @@ def test_objects_of_every_kind_arrive():
 def test_received_arrays_are_writable_and_outlive_the_communicator(comm):
     x = np.arange(200_000) if comm.rank == 0 else None
     first = comm.broadcast_object(x)
-    comm.broadcast_object(np.zeros(200_000, np.int64) if comm.rank == 0 else None)      # through the same slots
+    comm.broadcast_object(np.zeros(200_000, np.int64) if comm.rank == 0 else None)  # through the same slots
     assert (first == np.arange(200_000)).all()
-    first += 1      # of this rank alone
+    first += 1  # of this rank alone
     comm.barrier()
     assert first[0] == 1
     if comm.rank == 0:
@@ -240,7 +257,7 @@ def test_allow_pickle_false_refuses_before_anything_is_sent(comm):
         with pytest.raises(ValueError, match="allow_pickle=False"):
             call_by_name(comm, call, 1)
     x = np.ones(3)
-    comm.all_reduce(x)      # nothing was sent
+    comm.all_reduce(x)  # nothing was sent
     assert x[0] == comm.size
 
 
@@ -297,7 +314,7 @@ def test_ranks_that_disagree_about_the_call_get_errors_and_no_objects(n):
 def test_what_breaks_off_between_two_collectives_ends_the_communicator_everywhere(comm):
     # Between the label and the rest there is Python: what is raised there must not leave ranks out of step.
     if comm.rank == 0:
-        comm.broadcast = None      # the rest of all_gather_object goes by it
+        comm.broadcast = None  # the rest of all_gather_object goes by it
         with pytest.raises(TypeError):
             comm.all_gather_object(np.zeros(1_000_000))
     else:

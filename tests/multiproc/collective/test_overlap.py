@@ -55,12 +55,12 @@ def overlap_on_one_rank(comm, name, counts, width):
     def rows(which, r):
         return {"own": counts[r], "all": sum(counts), "same": counts[r] * size}[which]
 
-    if name == "all_to_all":     # every rank must expect what the others send
+    if name == "all_to_all":  # every rank must expect what the others send
         counts = [counts[0]] * size
     xs = [np.random.default_rng(r).integers(0, 99, (rows(of_x, r), width)) for r in range(size)]
     expected = result(name, xs, rank, root=ROOT, counts=[counts] * size if name == "all_to_all" else counts)
     nx, nout = rows(of_x, rank) * width, rows(of_out, rank) * width
-    place = place_of(counts, rank) * width * (1 if outer == "out" else -1)     # of x in out
+    place = place_of(counts, rank) * width * (1 if outer == "out" else -1)  # of x in out
     refused = 0
     for odd in range(size) if name not in ("gather", "scatter", "reduce") else [ROOT]:
         shifts = {place_of(counts, odd) * width * sign + d for sign in (1, -1) for d in (-width, -1, 0, 1, width)}

@@ -12,7 +12,7 @@ from support.on_ranks import on_ranks
 from shmring.collectives.plan.kinds import COLLECTIVES
 from shmring.errors import ClosedError, MismatchError
 
-REPEATS = 20      # more than there are slots
+REPEATS = 20  # more than there are slots
 
 
 @on_ranks(1, 3)
@@ -52,7 +52,7 @@ def test_some_ranks_may_use_a_plan_and_others_the_method(comm):
         x[:] = 1
         works.append(plan.start())
         works[-1].wait()
-        assert plan() is x      # twice
+        assert plan() is x  # twice
         assert x.tolist() == [comm.size**2] * 3
 
 
@@ -60,7 +60,7 @@ def allocate_once(comm):
     plan = comm.plan("all_gather", np.full(5, comm.rank))
     gc.collect()
     first = plan()
-    assert plan() is first      # the arrays live with the plan
+    assert plan() is first  # the arrays live with the plan
     assert first.tolist() == [[r] * 5 for r in range(comm.size)]
     described = comm.plan("all_reduce", np.zeros(1 << 18)).describe()
     assert "reduce " in described

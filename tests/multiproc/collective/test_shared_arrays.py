@@ -70,7 +70,7 @@ def test_ranks_may_use_different_allocations_as_long_as_all_have_them(comm):
     map_rooted(comm)
     x = (a, b)[comm.rank % 2]
     x[:] = comm.rank
-    comm.all_reduce(x)      # every rank has views of both
+    comm.all_reduce(x)  # every rank has views of both
     assert (x == sum(range(comm.size))).all()
     assert nmapped(comm) == 1
     del b
@@ -80,7 +80,7 @@ def test_ranks_may_use_different_allocations_as_long_as_all_have_them(comm):
         gc.collect()
         assert len(comm._engine.sharing.registry) == 0
     x[:] = comm.rank
-    comm.broadcast(x, root=1)       # rank 0 cannot reach it any more, so no rank tries
+    comm.broadcast(x, root=1)  # rank 0 cannot reach it any more, so no rank tries
     assert (x == 1).all()
     assert nmapped(comm) == 1
     comm.all_reduce(x)
@@ -210,8 +210,8 @@ def test_a_shared_view_sees_what_its_owner_wrote_and_writes_it(comm):
     assert np.shares_memory(comm.shared_view(matrix, rank), matrix) or size > 1
     comm.barrier()
     right = comm.shared_view(matrix, (rank + 1) % size)
-    right[0] = rank     # written into the neighbour's
-    comm.shared_view(right, rank)[3] = rank + 10    # back again: what corresponds to the neighbour's is one's own
+    right[0] = rank  # written into the neighbour's
+    comm.shared_view(right, rank)[3] = rank + 10  # back again: what corresponds to the neighbour's is one's own
     comm.barrier()
     assert (matrix[0] == (rank - 1) % size).all()
     assert (matrix[3] == rank + 10).all()
@@ -225,7 +225,12 @@ def test_empty_and_array_make_plain_arrays_of_any_shape_and_dtype(comm):
     assert comm.size == 2
     x = comm.empty((3, 4), "float32")
     assert (type(x), x.shape, x.dtype, x.flags.c_contiguous, x.flags.writeable) == (
-        np.ndarray, (3, 4), np.dtype("f4"), True, True)
+        np.ndarray,
+        (3, 4),
+        np.dtype("f4"),
+        True,
+        True,
+    )
     assert x.ctypes.data % 4096 == 0
     assert comm.empty(3).dtype == np.float64
     assert not comm.empty((1 << 16,), np.uint8).any()
@@ -311,7 +316,7 @@ def test_hundreds_of_arrays_made_and_dropped_leak_nothing(comm):
     view = x[3:5].view(np.int64)[1:]
     peers = comm.shared_view(x, 0)[:2]
     del x
-    assert mappings(comm) == before[0]      # held by the views
+    assert mappings(comm) == before[0]  # held by the views
     del view
     assert mappings(comm) == before[0]
     comm.barrier()
@@ -329,7 +334,7 @@ def test_an_array_that_its_owner_dropped_stays_for_ranks_with_a_view(comm):
         del x, theirs
     comm.barrier()
     if comm.rank:
-        assert (theirs == 77).all()     # the memory stays as long as a view refers to it
+        assert (theirs == 77).all()  # the memory stays as long as a view refers to it
     comm.barrier()
 
 
@@ -344,7 +349,6 @@ def test_arrays_outlive_their_communicator(comm):
     gc.collect()
     assert mappings(comm) == 0
 
-
     # That nothing is left of it in /dev/shm is seen around every test (conftest.py).
 
 
@@ -356,7 +360,7 @@ def die_while_making(comm, call):
         comm.empty(1 << 16)
     assert caught.value.rank == 1
     until_ended(comm._engine.segments[1].header.pid)
-    comm.close()    # a rank that has noticed the death before it made anything unlinks the name here
+    comm.close()  # a rank that has noticed the death before it made anything unlinks the name here
     return [name for name in standing(comm.name) if name.endswith(("-r1", f"-r{comm.rank}"))]
 
 
@@ -406,6 +410,7 @@ def test_a_rank_without_address_space_is_an_error_for_all(room):
 @on_ranks(3)
 def test_any_other_refusal_on_one_rank_is_an_error_for_all(comm):
     if comm.rank == 0:
+
         def refuse(name):
             if name == "posix_fallocate":
                 raise PermissionError(1, "no, by the test")
@@ -419,7 +424,6 @@ def test_any_other_refusal_on_one_rank_is_an_error_for_all(comm):
 
 def lend_to_torch(comm):
     import torch
-
 
     x = comm.empty(50_000, np.float32)
     tensor = torch.from_numpy(x)
@@ -435,7 +439,7 @@ def lend_to_torch(comm):
     assert tensor.data_ptr() % LINE == 0
     del x
     gc.collect()
-    assert tensor[-1] == total      # the tensor keeps the memory
+    assert tensor[-1] == total  # the tensor keeps the memory
 
 
 @pytest.mark.torch
@@ -453,7 +457,7 @@ def attach_when_one_has_sent_its_outcome_and_died(comm):
         def attach_late(*args):
             while not comm._engine.gone_ranks():
                 time.sleep(0.001)
-            until_ended(comm._engine.segments[2].header.pid)     # the lock of its name goes a moment after its life
+            until_ended(comm._engine.segments[2].header.pid)  # the lock of its name goes a moment after its life
             return attach_others(*args)
 
         sharedarrays._attach_others = attach_late
@@ -482,6 +486,7 @@ def test_a_rank_that_dies_while_a_slower_one_attaches_is_named_and_leaves_nothin
 
 def die_over_a_group_of_oneself(comm):
     if comm.rank == 1:
+
         def die(call):
             if call == "ftruncate":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -505,6 +510,7 @@ def test_survivors_that_close_take_away_what_the_dead_made_alone():
 @on_ranks(2)
 def test_a_memory_error_without_a_text_reaches_the_other_ranks_by_its_name(comm):
     if comm.rank == 1:
+
         def refuse(*_):
             raise MemoryError
 

@@ -41,7 +41,7 @@ def survive(comm, counts):
     error = work_until_broken(comm, counts)
     group = comm.shrink()
     origin = comm.rank
-    while True:      # some may have died after the first shrink
+    while True:  # some may have died after the first shrink
         try:
             ranks = go_on(group, origin)
             break
@@ -122,7 +122,7 @@ def test_a_rank_that_closes_is_not_a_survivor(comm):
     if comm.rank == 0:
         comm.abort("start again")
         time.sleep(0.2)
-        comm.close()      # has left: not a survivor
+        comm.close()  # has left: not a survivor
         return
     with pytest.raises(AbortedError):
         comm.barrier()
@@ -141,12 +141,12 @@ def test_a_living_rank_that_never_shrinks_is_named(comm, tmp_path):
     others, missing = comm.subgroup(range(last)), set()
     others.barrier()
     comm.abort("start again")
-    while missing != {(last,)}:     # once more if one of the others came too late
+    while missing != {(last,)}:  # once more if one of the others came too late
         with pytest.raises(RendezvousTimeoutError, match=f"{last}\\] of the ranks") as caught:
             comm.shrink(rendezvous_timeout=0.4)
         missing = set(others.all_gather_object(caught.value.missing))
         assert all(late[-1] == last for late in missing)
-    named.touch()      # a rank that closes is no survivor, and no rank waits for it any more
+    named.touch()  # a rank that closes is no survivor, and no rank waits for it any more
 
 
 @on_ranks(2, 3, 4)
@@ -160,7 +160,7 @@ def test_all_go_on_after_a_mismatch_if_no_rank_died(comm):
     assert group.config.slot_nbytes == 4096
     assert go_on(group, comm.rank) == everyone
     assert go_on(comm.shrink(), comm.rank) == everyone
-    assert go_on(group.shrink(), comm.rank) == everyone      # of one that is not broken
+    assert go_on(group.shrink(), comm.rank) == everyone  # of one that is not broken
     with pytest.raises(MismatchError):
         comm.dup()
     with pytest.raises(MismatchError):

@@ -99,8 +99,7 @@ def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
 
 @pytest.mark.parametrize(
     "what",
-    ["abort", "subgroup", "dup", "empty", "is_broken", "gone_ranks", "close", "receive", "barrier",
-     "looks"],
+    ["abort", "subgroup", "dup", "empty", "is_broken", "gone_ranks", "close", "receive", "barrier", "looks"],
 )
 @on_ranks(2)
 def test_close_in_one_thread_while_others_call(comm, what):

@@ -21,7 +21,7 @@ LARGE = 200_000
 
 
 def overwrite_the_reader(comm):
-    while True:     # a root does not wait until the slots are full
+    while True:  # a root does not wait until the slots are full
         comm.broadcast(np.ones(LARGE), root=comm.rank)
 
 

@@ -47,7 +47,7 @@ def test_the_rank_without_a_call_is_late_and_not_those_that_wait_for_it():
 
 
 def be_held_up(comm, held_up):
-    if comm.rank == 1:      # after it has published the four rounds that others wait for, and before it reads any
+    if comm.rank == 1:  # after it has published the four rounds that others wait for, and before it reads any
         signal.signal(signal.SIGUSR2, lambda *_: (held_up.touch(), time.sleep(1000)))
         report("ready")
     if comm.rank == 0:
@@ -55,7 +55,7 @@ def be_held_up(comm, held_up):
         report("rank 1 waits")
         while not held_up.exists():
             time.sleep(0.005)
-    if comm.rank == 2:      # when rank 0 waits for its first round
+    if comm.rank == 2:  # when rank 0 waits for its first round
         until_waiting(comm, 0)
     return error_of(comm.gather, np.ones(N), root=0, timeout=2 if comm.rank == 2 else 60)
 

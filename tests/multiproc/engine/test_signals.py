@@ -34,7 +34,7 @@ def become_another_program(comm):
 def test_a_rank_that_becomes_another_program_is_lost_though_its_process_lives():
     gang = start_ranks(3, become_another_program)
     gang.wait_for("noticed", [0, 2])
-    os.kill(gang.pids[1], 0)        # it does live
+    os.kill(gang.pids[1], 0)  # it does live
     for outcome in gang.survivors_of(1):
         assert outcome.ok, outcome
 
@@ -105,11 +105,21 @@ PEER_ERRORS = {
 def test_a_program_ends_in_every_state_and_its_peers_notice(tmp_path, end):
     script = tmp_path / "end.py"
     script.write_text(PROGRAM.format(end="\n".join("    " + line for line in ENDS[end].splitlines())))
-    ranks = {"RANK": "{}", "WORLD_SIZE": "2", "LOCAL_RANK": "{}", "LOCAL_WORLD_SIZE": "2",
-             "SHMRING_SESSION": f"end{os.getpid()}{len(end)}"}
+    ranks = {
+        "RANK": "{}",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "{}",
+        "LOCAL_WORLD_SIZE": "2",
+        "SHMRING_SESSION": f"end{os.getpid()}{len(end)}",
+    }
     running = [
-        subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                         env={**os.environ, **{key: value.format(rank) for key, value in ranks.items()}})
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **{key: value.format(rank) for key, value in ranks.items()}},
+        )
         for rank in range(2)
     ]
     try:

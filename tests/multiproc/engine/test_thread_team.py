@@ -36,7 +36,7 @@ from shmring.errors import (
     PeerLostError,
 )
 
-LARGE = 1 << 18      # float32s: a MiB
+LARGE = 1 << 18  # float32s: a MiB
 
 
 def of(threads, **settings):
@@ -72,7 +72,7 @@ def test_calls_on_shared_arrays_are_made_by_one_thread_and_not_staged(comm):
     comm.all_reduce(x)
     assert (x == sum(range(1, comm.size + 1))).all()
     split, mapped = comm.stats()["split_calls"], comm._engine.sharing.nzero_copy
-    comm.all_reduce(np.ones(LARGE, np.float32))      # one private array: staged by all, and split
+    comm.all_reduce(np.ones(LARGE, np.float32))  # one private array: staged by all, and split
     assert comm.stats()["split_calls"] == split + 1
     assert (split, mapped) == (0, 1)
 
@@ -108,7 +108,7 @@ def test_every_group_has_a_team_of_its_own_and_none_waits_for_anothers(comm):
 
     groups = [comm.dup() for _ in range(3)]
     at_once(*[partial(work, own) for own in groups])
-    until_helpers(4)      # of this communicator, whose helper has had no work yet, and of its three groups
+    until_helpers(4)  # of this communicator, whose helper has had no work yet, and of its three groups
     for own in groups:
         own.close()
     until_helpers(1)
@@ -168,7 +168,7 @@ def test_where_one_rank_has_no_memory_for_more_all_have_fewer(rank, seed):
     session = f"memory{seed}"
     given = segment.Segment.reserve
 
-    def reserve(self, offset, nbytes, calls=[0]):      # noqa: B006
+    def reserve(self, offset, nbytes, calls=[0]):  # noqa: B006
         calls[0] += 1
         if rank == 1 and calls[0] > 2:
             raise OutOfSharedMemoryError("no room", nbytes, 0)
@@ -185,10 +185,10 @@ def test_where_one_rank_has_no_memory_for_more_all_have_fewer(rank, seed):
 def without_room_for_stacks(rank, session):
     given, unlimited = segment.Segment.reserve, resource.getrlimit(resource.RLIMIT_AS)
 
-    def limit(self, offset, nbytes, calls=[0]):      # noqa: B006
+    def limit(self, offset, nbytes, calls=[0]):  # noqa: B006
         given(self, offset, nbytes)
         calls[0] += 1
-        if rank == 0 and calls[0] == 31:      # the last one, after which threads are started
+        if rank == 0 and calls[0] == 31:  # the last one, after which threads are started
             resource.setrlimit(resource.RLIMIT_AS, (address_space_nbytes() + (1 << 20), unlimited[1]))
 
     def warn(message, *args, **kwargs):
@@ -276,7 +276,7 @@ def test_the_end_of_the_interpreter_ends_them(rank, seed):
     comm.all_reduce(np.ones(LARGE, np.float32))
     import atexit
 
-    atexit._run_exitfuncs()      # what the end of the interpreter does
+    atexit._run_exitfuncs()  # what the end of the interpreter does
     until_helpers(0)
     with pytest.raises(ClosedError):
         comm.barrier()

@@ -126,7 +126,7 @@ def test_shared_arrays_are_made_and_dropped_while_others_are_used(comm):
             assert view.nbytes == x.nbytes
             del view
 
-    def make():      # one thread of each rank: collectives
+    def make():  # one thread of each rank: collectives
         for number in range(count // 10):
             more = comm.empty(1 << 14, np.int64)
             more[:] = number

@@ -290,8 +290,12 @@ def test_killing_all_ranks_leaves_nothing(memory):
 def test_errors_pickle_with_their_attributes():
     import pickle
 
-    for error in (PeerLostError("a", 3, 7), CollectiveTimeoutError("b", (1, 2)), MismatchError("c", (0, 1)),
-                  AbortedError("d", 4)):
+    for error in (
+        PeerLostError("a", 3, 7),
+        CollectiveTimeoutError("b", (1, 2)),
+        MismatchError("c", (0, 1)),
+        AbortedError("d", 4),
+    ):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 

@@ -124,8 +124,19 @@ def around(comm, path):
         wanted = values("float32", count, before, count)
         out = np.zeros_like(x)
         code = DTYPE_CODES["float32"]
-        done = table.call(SENDRECV, handle, x=x, count=count, peer=after, tag=3, out=out, out_count=count,
-                          out_dtype=code, source=before, out_tag=ANY)
+        done = table.call(
+            SENDRECV,
+            handle,
+            x=x,
+            count=count,
+            peer=after,
+            tag=3,
+            out=out,
+            out_count=count,
+            out_dtype=code,
+            source=before,
+            out_tag=ANY,
+        )
         assert same_bits(out, wanted)
         found = done.message
         assert (found.source, found.tag, found.nbytes, found.dtype) == (before, 3, x.nbytes, code)

@@ -223,7 +223,7 @@ def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, ta
         while not (found := look(bytes(memoryview(comm._engine.segments[1].mapping)[:LOOK_NBYTES]))).message:
             time.sleep(0.001)
         assert found.message_peer == 0
-        assert found.message_since >= began_ns      # and not when the wait before began
+        assert found.message_since >= began_ns  # and not when the wait before began
         comm.send(x, 1, 2)
 
 

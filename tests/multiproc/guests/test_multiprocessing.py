@@ -26,6 +26,7 @@ METHODS = ("fork", "spawn", "forkserver")
 WAIT_S = 60 * PATIENCE
 FORK = shmring.multiprocessing.get_context("fork")
 
+
 class Point:
     """An object whose class has a reducer registered with ForkingPickler."""
 

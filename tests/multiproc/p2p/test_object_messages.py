@@ -119,7 +119,7 @@ def test_a_timeout_in_the_middle_of_an_object_loses_nothing(comm):
         for _ in range(nobjects):
             comm.probe(0)
             with stopped(pids[0]), pytest.raises(MessageTimeoutError):
-                comm.recv_object(0, timeout=0)     # takes what has arrived
+                comm.recv_object(0, timeout=0)  # takes what has arrived
             while True:
                 with contextlib.suppress(MessageTimeoutError):
                     assert same(comm.recv_object(0, timeout=0), big)

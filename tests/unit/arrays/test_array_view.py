@@ -101,9 +101,7 @@ def strided_views(draw):
     taken = draw(axes)
     dtype = np.dtype(draw(st.sampled_from([d.name for d in DTYPES])))
     base = np.full([n * abs(step) + 1 for n, step in taken], 7).astype(dtype)
-    index = tuple(
-        slice(0, n * step, step) if step > 0 else slice(n * -step, 0, step) for n, step in taken
-    )
+    index = tuple(slice(0, n * step, step) if step > 0 else slice(n * -step, 0, step) for n, step in taken)
     return base, base[(*index, ...)].transpose(draw(st.permutations(range(len(taken)))))
 
 
@@ -139,9 +137,7 @@ def test_a_target_is_refused_exactly_when_two_elements_share_a_byte(case):
     shape, strides, itemsize = case
     memory = np.zeros(1024, np.uint8)
     x = np.ndarray(shape, f"u{itemsize}", memory, 512, strides)
-    touched = [
-        512 + int(np.dot(index, strides)) + byte for index in np.ndindex(*shape) for byte in range(itemsize)
-    ]
+    touched = [512 + int(np.dot(index, strides)) + byte for index in np.ndindex(*shape) for byte in range(itemsize)]
     if len(set(touched)) < len(touched):
         with pytest.raises(ValueError, match="share memory"):
             arrays.write_bytes(x, bytes(x.nbytes))
@@ -254,7 +250,7 @@ def test_formats_are_read_as_numpy_reads_them(dtype):
 
 
 def test_an_unaligned_buffer_is_copied():
-    memory = bytearray(17)      # itself aligned, as all that malloc returns
+    memory = bytearray(17)  # itself aligned, as all that malloc returns
     x = memoryview(memory)[1:].cast("d")
     assert arrays.describe(x, writable=True)[4]
     arrays.write_bytes(x, np.float64([1, 2]).tobytes())
@@ -292,8 +288,14 @@ def test_new_outputs_have_the_dtype_and_the_shape_asked_for(known):
 
 def test_new_outputs_are_native_plain_ndarrays_for_swapped_subclasses_and_buffers():
     subclass = np.ones(2).view(np.recarray)
-    for x, dtype in [(np.ones(2, ">f4"), "f4"), (subclass, "f8"), (bytearray(2), "u1"), (memoryview(b""), "u1"),
-                     (array.array("h"), "i2"), (np.float32(1), "f4")]:
+    for x, dtype in [
+        (np.ones(2, ">f4"), "f4"),
+        (subclass, "f8"),
+        (bytearray(2), "u1"),
+        (memoryview(b""), "u1"),
+        (array.array("h"), "i2"),
+        (np.float32(1), "f4"),
+    ]:
         new = arrays.new_like(x, (2, 3, 4))
         assert (type(new), new.dtype, new.dtype.isnative, new.shape) == (np.ndarray, np.dtype(dtype), True, (2, 3, 4))
 

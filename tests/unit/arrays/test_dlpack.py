@@ -46,8 +46,20 @@ class Table(ctypes.Structure):
 class Lender:
     """Lends ``memory`` (bytes of four float32) under whatever description the test wants."""
 
-    def __init__(self, versioned=True, *, shape=(4,), strides=(1,), major=1, flags=0, device=CPU, dtype=FLOAT32,
-                 byte_offset=0, nbytes=16, data=...):
+    def __init__(
+        self,
+        versioned=True,
+        *,
+        shape=(4,),
+        strides=(1,),
+        major=1,
+        flags=0,
+        device=CPU,
+        dtype=FLOAT32,
+        byte_offset=0,
+        nbytes=16,
+        data=...,
+    ):
         self.memory = ctypes.create_string_buffer(nbytes)
         self.deleted = 0
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
@@ -55,8 +67,16 @@ class Lender:
         self.device = device
         self.deleter = ctypes.PYFUNCTYPE(None, PTR)(self.count)
         where = ctypes.addressof(self.memory) if data is ... else data
-        tensor = Tensor(where, device, 0, len(shape), *dtype, ctypes.cast(self.shape, PTR),
-                        ctypes.cast(self.strides, PTR), byte_offset)
+        tensor = Tensor(
+            where,
+            device,
+            0,
+            len(shape),
+            *dtype,
+            ctypes.cast(self.shape, PTR),
+            ctypes.cast(self.strides, PTR),
+            byte_offset,
+        )
         deleter = ctypes.cast(self.deleter, PTR)
         if versioned:
             self.name, self.managed = b"dltensor_versioned", Versioned(major, 0, None, deleter, flags, tensor)
@@ -150,6 +170,7 @@ def exporter(tables, bare=False):
         return 0
 
     made["managed"] = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, PTR)(managed_from_object)
+
     def tensor_from_object(x, out):
         ctypes.cast(out, ctypes.POINTER(Tensor))[0] = x.managed.tensor
         return 0
@@ -158,8 +179,16 @@ def exporter(tables, bare=False):
     chain = None
     for major in reversed(tables):
         usable = ctypes.cast(made["managed"], PTR) if major == 1 else None
-        made[major] = Table(major, 0, ctypes.addressof(chain) if chain else None, None, usable, None,
-                            ctypes.cast(made["bare"], PTR) if bare else None, None)
+        made[major] = Table(
+            major,
+            0,
+            ctypes.addressof(chain) if chain else None,
+            None,
+            usable,
+            None,
+            ctypes.cast(made["bare"], PTR) if bare else None,
+            None,
+        )
         chain = made[major]
     capsule_of = new_capsule(ctypes.addressof(chain), b"dlpack_exchange_api", None)
     return type("Exporter", (Lender,), {"__dlpack_c_exchange_api__": capsule_of, "made": made, "__dlpack__": None})
@@ -178,7 +207,7 @@ def test_the_exchange_table_of_major_one_is_found_and_its_managed_form_serves_wh
 def test_the_read_only_flag_counts_through_the_exchange_table(bare):
     x = exporter([1], bare)(flags=1)
     assert arrays.read_bytes(x) == bytes(16)
-    assert x.deleted == (0 if bare else 1)      # nothing is lent where a bare tensor will do
+    assert x.deleted == (0 if bare else 1)  # nothing is lent where a bare tensor will do
     with pytest.raises(TypeError, match="read-only"):
         arrays.describe(x, writable=True)
     assert x.deleted == (1 if bare else 2)

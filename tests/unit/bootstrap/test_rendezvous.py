@@ -435,7 +435,6 @@ def test_what_is_not_to_be_trusted_under_a_peers_name_is_an_error_at_once(sessio
         rendezvous(session=session, rank=0, size=2, nbytes=NBYTES, timeout=None)
 
 
-
 # -- prepare ----------------------------------------------------------------------------------------------------------
 
 

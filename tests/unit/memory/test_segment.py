@@ -637,7 +637,9 @@ def run_with_small_shm(size, program):
     """Run a program in a mount namespace whose /dev/shm has ``size`` bytes."""
     command = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec {sys.executable} -c "$0"'
     return subprocess.run(
-        ["unshare", "-m", "sh", "-c", command, textwrap.dedent(program)], capture_output=True, text=True,
+        ["unshare", "-m", "sh", "-c", command, textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
         timeout=WATCHDOG_S,
     )
 

@@ -26,7 +26,9 @@ METHODS = {1: {}, 2: {"SHMRING_LIVENESS": "process-table"}}
 each_method = pytest.mark.parametrize("method", [pytest.param(1, marks=needs_marks), 2])
 
 # Argument 1: a file to map. Holds the liveness at its start, prints its pid, executes the lines of its input.
-HOLDER = IMPORT_HOOKS + """
+HOLDER = (
+    IMPORT_HOOKS
+    + """
 import mmap, os, random, signal, sys, threading
 from liveness_hooks import hold, drop
 with open(sys.argv[1], "r+b") as file:
@@ -37,9 +39,12 @@ for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
+)
 
 # Argument 1: a file to map. Probes the liveness at its start until it is not alive, and prints its state.
-OBSERVER = IMPORT_HOOKS + """
+OBSERVER = (
+    IMPORT_HOOKS
+    + """
 import mmap, sys, time
 from liveness_hooks import probe
 with open(sys.argv[1], "r+b") as file:
@@ -49,6 +54,7 @@ while probe(memory).state == "alive":
     time.sleep(0)
 print(probe(memory).state, flush=True)
 """
+)
 
 
 @pytest.fixture
@@ -370,7 +376,9 @@ def test_the_keeper_takes_no_signal(memory):
 
 
 # Argument 1: a file of two pages. A signal handler that raises at the wrong moment has the same effect.
-FORGETFUL = IMPORT_HOOKS + """
+FORGETFUL = (
+    IMPORT_HOOKS
+    + """
 import mmap, sys
 from shmring.collectives.engine.outbox import prepare_outbox
 from liveness_hooks import drop, hold, probe
@@ -386,6 +394,7 @@ hold(elsewhere, 384)         # the keeper goes on
 assert probe(elsewhere, 384).state == "alive"
 drop(elsewhere, 384)
 """
+)
 
 
 @each_method
