@@ -10,6 +10,7 @@ from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with
 from shmring.collectives.bootstrap.tuning import are_near
 from shmring.collectives.observe.account import ranks_text
 from shmring.core.blocks.look import held_blocks
+from shmring.core.blocks.pages import TARGET
 from shmring.core.memory.open_files import open_files
 from shmring.core.placement.topology import discover
 from shmring.watch.find import Group, Job, Machine, Member, look_at_jobs
@@ -36,7 +37,8 @@ class Watcher:
     def look(self) -> dict[str, Any]:
         """Look once. Rates are those since the look before, and None in the first one. Does not block."""
         refused: list[int] = []
-        files = list(open_files(refused))
+        found_files = list(open_files(refused, TARGET))
+        files = [file for file in found_files if file.target != TARGET]
         machine, rings = look_at_jobs(files, refused), look_at_rings(files)
         elapsed_ns = machine.now_ns - self._before_ns if self._before_ns else 0
         channels = with_rates(self._rings, rings, elapsed_ns * NANO)
@@ -46,7 +48,7 @@ class Watcher:
             "interval_s": elapsed_ns * NANO or None,
             "jobs": [self._job(job, machine, elapsed_ns) for job in machine.jobs],
             "channels": [channel_report(one, elapsed_ns > 0) for one in channels],
-            "blocks": [held._asdict() for held in held_blocks()],
+            "blocks": [held._asdict() for held in held_blocks(found_files)],
             "unreadable": list(machine.unreadable),
         }
         self._before = {

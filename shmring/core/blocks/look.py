@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
 from shmring.core.blocks.pages import TARGET
-from shmring.core.memory.open_files import open_files
+from shmring.core.memory.open_files import OpenFile, open_files
 
 
 class HeldBlocks(NamedTuple):
@@ -34,11 +35,16 @@ class HeldBlocks(NamedTuple):
         return f"pid {self.pid}: {self.nblocks} blocks, {self.nbytes} bytes{others}"
 
 
-def held_blocks() -> list[HeldBlocks]:
-    """The processes that hold blocks, by pid. What is in flight, or only mapped, no process lists."""
+def held_blocks(files: Iterable[OpenFile] | None = None) -> list[HeldBlocks]:
+    """The processes that hold blocks, by pid. What is in flight, or only mapped, no process lists.
+
+    ``files``: what `open_files` has found with `TARGET`, if the caller has called it.
+    """
     sizes: dict[int, int] = {}  # by inode
     held: dict[int, set[int]] = {}
-    for file in open_files(target=TARGET):
+    for file in open_files(target=TARGET) if files is None else files:
+        if file.target != TARGET:
+            continue
         with suppress(OSError):  # closed meanwhile
             status = os.stat(file.path)
             sizes[status.st_ino] = status.st_blocks * 512

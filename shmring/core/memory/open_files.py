@@ -48,14 +48,12 @@ class OpenFile(NamedTuple):
 
 
 def open_files(unreadable: list[int] | None = None, target: str | None = None) -> Iterator[OpenFile]:
-    """Each descriptor of a segment of ours, or of a file whose link reads ``target``, of each process of this user;
+    """Each descriptor of a segment of ours, and of a file whose link reads ``target``, of each process of this user;
     ``unreadable`` gets the pids that refuse."""
     prefix = user_prefix()[1:]
 
     def is_wanted(found: str) -> bool:
-        if target is not None:
-            return found == target
-        return is_unnamed(found) or os.path.basename(found).startswith(prefix)
+        return is_unnamed(found) or os.path.basename(found).startswith(prefix) or found == target
 
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
