@@ -15,6 +15,7 @@ from posix.unistd cimport close
 
 import os
 import threading
+import time
 import weakref
 from contextlib import suppress
 
@@ -30,6 +31,9 @@ pthread_mutex_init(&mutex, NULL)
 # By weak references to the segments. A dict, as no Python code runs when an entry goes with its segment: the exception
 # of a signal handler would be lost there.
 cdef dict by_segment = {}
+
+cdef enum:
+    LOOKS_AT_EXITING = 10      # a millisecond apart
 
 # The threads that this process had when this module was imported. Of these the ones that are not Python's belong to
 # NumPy, or to another library that calculates: they never use an end.
@@ -246,7 +250,11 @@ cdef bint is_alone(Prospects prospects, int64_t end) except -1:
     if prospects.known.file < 0 or prospects.own[end] == 0 or threading.active_count() > 1:
         return False
     others = set(os.listdir("/proc/self/task")) - older_threads - {str(threading.get_native_id())}
-    return all([is_service(thread) for thread in others])
+    for _ in range(LOOKS_AT_EXITING):
+        if all([is_service(thread) for thread in others]):
+            return True
+        time.sleep(0.001)      # `Thread.join` returns before the thread has left the process
+    return False
 
 
 def is_service(thread):

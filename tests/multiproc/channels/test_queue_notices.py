@@ -241,6 +241,18 @@ def test_a_thread_of_this_process_that_may_still_put_is_waited_for():
 
 
 @in_a_program
+def test_a_thread_that_is_leaving_the_process_is_not_waited_for():
+    """As one that was joined: it may be among the threads of the process for a moment."""
+    q = shmring.Queue()
+    assert status_of(in_child(lambda: None)) == 0
+    libc, thread = ctypes.CDLL(None), ctypes.c_ulong()
+    sleep = ctypes.cast(libc.usleep, ctypes.c_void_p)
+    assert libc.pthread_create(ctypes.byref(thread), None, sleep, ctypes.c_void_p(2000)) == 0
+    with pytest.raises(PeerLostError):
+        q.get()
+
+
+@in_a_program
 def test_a_thread_of_c_that_may_still_put_is_waited_for():
     """It calls Python code after a while: until then no thread of Python's is there."""
     q = shmring.Queue()
