@@ -528,7 +528,7 @@ cdef class Latest:
         lock_release(&self.latest.writing)
         self.wake()
         if pickled is not None and pickled.flight is not None:
-            self.memory.hold_blocks(version, pickled.flight, overwritten_versions)
+            self.memory.hold_blocks(version, pickled.flight, _overwritten_versions)
         return version
 
     cdef void wake(self) noexcept:
@@ -940,7 +940,7 @@ def _arrived(memory, passed):
     return arrived
 
 
-def overwritten_versions(memory):
+def _overwritten_versions(memory):
     """The last version of which this process holds no blocks: one before the newest, which it has written and may be
     read. Leases have opened theirs."""
     cdef Mapping mapping = memory.mapping

@@ -43,7 +43,7 @@ cdef enum:
 cdef enum:                         # what a step of a stream ends with, beside the outcomes of waits
     NO_ROOM = 6
 
-def taken_messages(channel):
+def _taken_messages(channel):
     """Up to which message all receivers of a channel have taken them; all, if no other process can take one."""
     cdef Mapping mapping = channel.mapping
     cdef shmring_ring *ring = <shmring_ring *>(mapping.address + <size_t>channel.ring_offset)
@@ -207,7 +207,7 @@ cdef class Sender(RingSender):
 
     cdef int hold_blocks(self, object departure) except -1:
         """Hold the blocks of the message that was just sent, unless they were left in a crate."""
-        self._channel.hold_blocks(self.ring.sent.messages, departure, taken_messages)
+        self._channel.hold_blocks(self.ring.sent.messages, departure, _taken_messages)
         return 0
 
     cdef int await_room(self, uint64_t wanted, int64_t timeout_ns) except -1:
