@@ -18,17 +18,18 @@ import os
 import secrets
 import socket
 import time
-from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec, module_from_spec
 from multiprocessing import shared_memory as _standard
 from typing import Any
 
-from shmring.core.base.lifecycle import in_child
 from shmring.core.base.pace import Pace
-from shmring.core.memory.descriptor import above_standard
+from shmring.core.blocks.pages import keep_while
+from shmring.core.memory.descriptor import Descriptor, above_standard
 from shmring.core.memory.mapping import Mapping
+from shmring.core.memory.open_files import open_files
 
 __all__ = ["ShareableList", "SharedMemory"]
 
@@ -37,7 +38,6 @@ _MOST_NAME_BYTES = 249 - len(_PREFIX)
 _ADD_SEALS, _GET_SEALS = 1033, 1034  # F_ADD_SEALS, F_GET_SEALS
 _SIZE_IS_SEALED, _IS_UNLINKED = 0x2 | 0x4, 0x1  # F_SEAL_SHRINK and F_SEAL_GROW, F_SEAL_SEAL
 _PATIENCE_S = 1.0
-_LOOK_S = 0.4
 
 
 class SharedMemory(_standard.SharedMemory):
@@ -99,7 +99,7 @@ class SharedMemory(_standard.SharedMemory):
             self._buf.release()
         self._mmap = None  # unmapped with the last array: the standard library's close makes each use of one a crash
         if self._fd >= 0 and self._maker == os.getpid():
-            _keep(self._fd)
+            keep_while(partial(_is_named, Descriptor(int, self._fd)))
             self._fd = -1
         super().close()
 
@@ -132,14 +132,10 @@ def _target(name: str) -> str:
 def _found(name: str) -> int:
     """A descriptor of the memory of that name; FileNotFoundError: there is none."""
     target = _target(name)
-    pids = [os.getpid(), os.getppid(), *(int(pid) for pid in os.listdir("/proc") if pid.isdigit())]
-    for pid in dict.fromkeys(pids):
-        with suppress(OSError):  # another user's, or gone
-            for number in os.listdir(f"/proc/{pid}/fd"):
-                path = f"/proc/{pid}/fd/{number}"
-                with suppress(OSError):
-                    if os.readlink(path) == target and (fd := _opened(path, target)) >= 0:
-                        return fd
+    for file in open_files(target=target):
+        with suppress(OSError):  # closed meanwhile
+            if file.target == target and (fd := _opened(file.path, target)) >= 0:
+                return fd
     raise _not_found(name)
 
 
@@ -155,6 +151,10 @@ def _opened(path: str, target: str) -> int:
 
 def _seals(fd: int) -> int:
     return fcntl.fcntl(fd, _GET_SEALS)
+
+
+def _is_named(file: Descriptor) -> bool:
+    return not _seals(file.fd) & _IS_UNLINKED
 
 
 def _made(size: int) -> tuple[str, int]:
@@ -201,50 +201,6 @@ def _alone(name: str) -> Iterator[None]:
                     raise FileExistsError(errno.EEXIST, "another process is making memory of this name", name) from None
                 pace.pause()
         yield
-
-
-# ---- what the maker holds after it has closed it ---------------------------------------------------------------------
-
-_kept: set[int] = set()  # descriptors
-_has_thread = False
-
-
-def _keep(fd: int) -> None:
-    """Hold closed memory until it is unlinked."""
-    if _seals(fd) & _IS_UNLINKED:
-        os.close(fd)
-        return
-    _kept.add(fd)
-    _have_thread()
-
-
-def _have_thread() -> None:
-    global _has_thread
-    if _kept and not _has_thread:
-        _has_thread = True
-        with suppress(RuntimeError):  # the interpreter ends
-            start_new_thread(_let_go, ())
-
-
-def _let_go() -> None:
-    """The thread's function: it ends when nothing is kept."""
-    global _has_thread
-    while _kept:
-        for fd in [one for one in list(_kept) if _seals(one) & _IS_UNLINKED]:
-            _kept.discard(fd)
-            os.close(fd)
-        time.sleep(_LOOK_S)
-    _has_thread = False
-    _have_thread()  # something may have been kept meanwhile
-
-
-@in_child
-def _forget() -> None:
-    """A forked child holds what it has inherited open, and nothing that its parent has closed."""
-    global _has_thread
-    _has_thread = False
-    while _kept:
-        os.close(_kept.pop())
 
 
 # ---- lists -----------------------------------------------------------------------------------------------------------
