@@ -14,6 +14,7 @@ from support.children import in_child, status_of
 
 import shmring
 from shmring.core import blocks
+from shmring.core.blocks import crate
 from shmring.core.blocks import pages as block_pages
 from shmring.errors import BlockLostError
 
@@ -139,6 +140,22 @@ def test_a_taker_that_hands_on_is_killed_at_each_step(seed):
         assert len(left) + len(handed) >= 2  # at most the item in hand went with its taker
         items.put((4, shmring.Block(contents(4))))
         assert drain(items) == [4]
+
+
+def test_a_taker_killed_between_the_blocks_and_their_item_costs_that_item_alone(monkeypatch):
+    """The item is still in the queue, without its blocks, and the next ones are whole."""
+    items = shmring.Queue()
+    for number in range(1, 4):
+        items.put((number, shmring.Block(contents(number))))
+
+    def take():
+        monkeypatch.setattr(crate, "Arrival", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        items.get()
+
+    assert status_of(in_child(take)) == -signal.SIGKILL
+    with pytest.raises(BlockLostError, match="had taken it has ended"):
+        items.get()
+    assert drain(items) == [2, 3]
 
 
 def test_writer_and_reader_of_a_latest_value_are_killed_at_each_step(seed):

@@ -7,7 +7,8 @@ nothing is to be counted.
 
 Both ends are used in the order of the items: by the process that has the sending end, or its lock, and by the one that
 has the receiving end. Each message in a crate has the *ticket* of its item. Tickets ascend. One that is lower than that
-of the item in hand belonged to an item that never came, or whose taker died.
+of the item in hand belonged to an item that never came, or whose taker died. One that is higher belongs to a later item,
+and stays: a process that died between them had taken the blocks of the item in hand.
 """
 
 from libc.errno cimport EAGAIN, EINTR, ETOOMANYREFS, errno
@@ -43,12 +44,14 @@ cdef extern from "<sys/socket.h>" nogil:
     unsigned char *CMSG_DATA(cmsghdr *part)
     size_t CMSG_SPACE(size_t nbytes)
     size_t CMSG_LEN(size_t nbytes)
+    ssize_t recv(int descriptor, void *content, size_t nbytes, int flags)
     ssize_t sendmsg(int descriptor, const msghdr *message, int flags)
     ssize_t recvmsg(int descriptor, msghdr *message, int flags)
     const int SOL_SOCKET
     const int SCM_RIGHTS
     const int MSG_DONTWAIT
     const int MSG_NOSIGNAL
+    const int MSG_PEEK
     const int MSG_CMSG_CLOEXEC
     const int MSG_CTRUNC
 
@@ -155,18 +158,26 @@ cdef class Crate:
         memcpy(&made, <const char *>tail, sizeof(tail_t))
         reason = ""
         while len(files) < made.count and not reason:
-            some = []
-            flags = self.receive(&found, some)
-            if flags < 0 or found > made.ticket:
+            if not self.peek(&found) or found > made.ticket:
                 reason = "the process that had taken it has ended"
-            elif found == made.ticket:
+                break
+            some = []
+            flags = self.receive(some)
+            if found == made.ticket:
                 files += some
                 if flags & MSG_CTRUNC:
                     reason = "this process has as many files open as it may (ulimit -n)"
         return Arrival(files, reason, made.pid)
 
-    cdef int receive(self, uint64_t *ticket, list files) except -2:
-        """Receive a message: its ticket, and its files. The flags of it, or -1: there is none."""
+    cdef bint peek(self, uint64_t *ticket) except -1:
+        """The ticket of the next message; False: there is none."""
+        while recv(self.into.fd, ticket, sizeof(uint64_t), MSG_DONTWAIT | MSG_PEEK) != sizeof(uint64_t):
+            if errno != EINTR:
+                return False
+        return True
+
+    cdef int receive(self, list files) except -1:
+        """Receive the next message: its files are added to the list. The flags of it."""
         cdef parcel_t parcel
         cdef cmsghdr *part
         cdef int *numbers
@@ -178,8 +189,8 @@ cdef class Crate:
         prepare(&parcel)
         while recvmsg(self.into.fd, &parcel.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof(uint64_t):
             if errno != EINTR:
-                return -1
-        ticket[0], self.highest = parcel.ticket, 0
+                raise OSError(errno, os.strerror(errno))
+        self.highest = 0
         part = CMSG_FIRSTHDR(&parcel.header)
         if part != NULL and part.cmsg_type == SCM_RIGHTS:
             numbers = <int *>CMSG_DATA(part)
