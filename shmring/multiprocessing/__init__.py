@@ -1,9 +1,10 @@
 """The standard library's `multiprocessing` with queues, pipes, pools and executors that go through shared memory.
 
 `get_context` returns a context of the standard library. Its ``Queue``, ``JoinableQueue``, ``SimpleQueue``, ``Pipe`` and
-``Pool`` send through rings of shmring, and memory with a name (``shared_memory``) ends with its last holder; everything
-else (``Process``, ``Lock``, ``Event``, ``Value``, ...) is the standard library's own. This module has the standard
-module's names, so ``import shmring.multiprocessing as multiprocessing`` is enough for a program that uses it.
+``Pool`` send through rings of shmring, large arrays in the arguments of a ``Process`` are blocks, and memory with a
+name (``shared_memory``) ends with its last holder; everything else (``Lock``, ``Event``, ``Value``, ...) is the
+standard library's own. This module has the standard module's names, so ``import shmring.multiprocessing as
+multiprocessing`` is enough for a program that uses it.
 `ProcessPoolExecutor` is that of `concurrent.futures`.
 
 On systems other than Linux the module gives the standard library's classes, with a warning.

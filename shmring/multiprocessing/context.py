@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing import context
 from typing import Any
 
-from shmring.multiprocessing import connection, pool, queues
+from shmring.multiprocessing import connection, pool, processes, queues
 
 
 class _Rings(context.BaseContext):
@@ -82,15 +82,19 @@ class ForkContext(_Rings, context.ForkContext):
 class SpawnContext(_Rings, context.SpawnContext):
     """The context that starts fresh interpreters."""
 
+    Process = processes.SpawnProcess
+
 
 class ForkServerContext(_Rings, context.ForkServerContext):
     """The context that has a server fork."""
+
+    Process = processes.ForkServerProcess
 
 
 class DefaultContext(_Rings):
     """The context behind the names of the module; its start method is that of `multiprocessing`."""
 
-    Process = multiprocessing.Process
+    Process = processes.Process
     set_start_method = staticmethod(multiprocessing.set_start_method)
     get_start_method = staticmethod(multiprocessing.get_start_method)
     get_all_start_methods = staticmethod(multiprocessing.get_all_start_methods)

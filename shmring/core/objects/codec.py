@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +83,23 @@ def is_plain(obj: object) -> bool:
     return type(obj) in _PLAIN
 
 
+def out_of_band(buffers: list[memoryview], least_nbytes: int) -> Callable[[pickle.PickleBuffer], bool]:
+    """The ``buffer_callback`` of a pickler that appends buffers of ``least_nbytes`` or more to a list; others stay in
+    the stream."""
+
+    def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            memory = buffer.raw()
+        except BufferError:  # not contiguous
+            return True
+        if memory.nbytes < least_nbytes:
+            return True
+        buffers.append(memory)
+        return False
+
+    return stays_in_stream
+
+
 def dump(
     obj: object,
     rank: int = -1,
@@ -103,21 +120,10 @@ def dump(
     if is_plain(obj):
         return Dumped(memoryview(pickle.dumps(obj, 5) + _NO_BUFFERS), [])
     buffers: list[memoryview] = []
-
-    def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            memory = buffer.raw()
-        except BufferError:  # not contiguous
-            return True
-        if memory.nbytes < out_of_band_nbytes:
-            return True
-        buffers.append(memory)
-        return False
-
     stream = Stream()
     outer = in_flight.begin(carries_blocks)
     try:
-        pickler = pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream)
+        pickler = pickle.Pickler(stream, protocol=5, buffer_callback=out_of_band(buffers, out_of_band_nbytes))
         pickler.dispatch_table = dispatch_table(as_multiprocessing, refusal)
         pickler.dump(obj)
     except Exception as error:
