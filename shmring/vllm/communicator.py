@@ -113,7 +113,7 @@ class ShmringCommunicator(CpuCommunicator):
             raise ValueError(f"sizes={list(sizes)}: this rank, {self.rank_in_group}, has {x.shape[0]} rows")
         return self._make("all_gatherv", x, list(sizes))
 
-    def reduce_scatterv(self, input_: torch.Tensor, dim: int = 0, sizes: Sequence[int] | None = None) -> torch.Tensor:
+    def reduce_scatterv(self, input_: torch.Tensor, dim: int = -1, sizes: Sequence[int] | None = None) -> torch.Tensor:
         """Sum over all ranks; rank i gets its ``sizes[i]`` rows, in rank order."""
         if sizes is None:
             return self.reduce_scatter(input_, dim)
