@@ -1,12 +1,13 @@
 """Random changes of one place in the code, and which of them the tests notice.
 
-    python tools/mutations.py collectives/plan core/placement --count 40 --seed 1
+    python tools/mutations.py collectives/plan core/ring --count 40 --seed 1
     python tools/mutations.py shmring/core/sync/turn.pyx --tests tests/unit/sync --count 5
 
 A change is a comparison, an arithmetic or logical operator, a number, a truth value or a condition that is another one
-then. Each is made in a copy of this checkout (built in place, for compiled modules) and tested by the tests of its
-room; a change that these do not notice is printed. Such a survivor shows a behaviour without a test, code that does
-nothing, or a change that means the same: docs/maintainers/proofs.md has the figures.
+then. Each is made in a copy of this checkout, which is built in place, and tested by the tests of its room; a change
+that these do not notice is printed. Such a survivor shows a behaviour without a test, code that does nothing, or a
+change that means the same: docs/maintainers/proofs.md has the figures. Orders of memory and the headers in C are not
+changed: the models and the sanitizers are for them.
 """
 
 from __future__ import annotations
@@ -40,11 +41,21 @@ TESTS = {
         "tests/multiproc/watch/test_hang_accounts.py",
         "tests/multiproc/bootstrap",
     ],
+    "core/base": ["tests/unit/base"],
     "core/placement": ["tests/unit/placement"],
     "core/memory": ["tests/unit/memory"],
+    "core/sync": ["tests/unit/sync", "tests/multiproc/engine"],
+    "core/kernel": ["tests/unit/kernel"],
+    "core/arrays": ["tests/unit/arrays"],
+    "core/objects": ["tests/unit/objects", "tests/multiproc/channels/test_channel_objects.py"],
+    "core/ring": ["tests/unit/ring"],
+    "core/blocks": ["tests/unit/blocks", "tests/multiproc/blocks"],
     "watch": ["tests/unit/watch", "tests/multiproc/watch"],
     "launch": ["tests/multiproc/launch"],
     "channels": ["tests/unit/channels", "tests/multiproc/channels"],
+    "collectives/engine": ["tests/unit/engine", "tests/multiproc/engine", "tests/multiproc/collective"],
+    "collectives/shared": ["tests/unit/shared", "tests/multiproc/collective/test_shared_arrays.py"],
+    "collectives/p2p": ["tests/multiproc/p2p"],
     "collectives/calls": [f"tests/multiproc/collective/test_{name}.py" for name in CALLS],
 }
 PATIENCE = 4  # times as long as without a change, and a minute
@@ -148,8 +159,10 @@ class Laboratory:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "checkout"
-        ignored = shutil.ignore_patterns(".git", "build", "dist", "__pycache__", ".pytest_cache", ".hypothesis")
+        ignored = shutil.ignore_patterns(".git", "dist", "__pycache__", ".pytest_cache", ".hypothesis")
         shutil.copytree(ROOT, self.root, ignore=ignored, symlinks=True)
+        if not self._builds():
+            raise SystemExit("this checkout does not build: python setup.py build_ext --inplace")
 
     def passes(self, tests: Sequence[str], seconds: float | None = None) -> bool:
         """Whether the tests pass, within that time."""
@@ -159,17 +172,23 @@ class Laboratory:
     def notices(self, change: Change, tests: Sequence[str], seconds: float) -> bool:
         """Whether the tests fail with a change, which is undone then; so does one that the compiler refuses."""
         file = self.root / change.path
-        text = file.read_text()
+        kept = {path: (path.read_bytes(), path.stat()) for path in (file, *self._made_of(file))}
         try:
-            file.write_text(change.of(text))
-            return not (self._is_built(change.path) and self.passes(tests, seconds))
+            file.write_text(change.of(file.read_text()))
+            return not ((file.suffix == ".py" or self._builds()) and self.passes(tests, seconds))
         finally:
-            file.write_text(text)
-            self._is_built(change.path)
+            for path, (content, stat) in kept.items():  # with its time, by which nothing is built again
+                path.unlink(missing_ok=True)
+                path.write_bytes(content)
+                os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
-    def _is_built(self, path: str) -> bool:
-        if path.endswith(".py"):
-            return True
+    def _made_of(self, file: Path) -> list[Path]:
+        """What the build makes of a .pyx: C, object file and module."""
+        name = file.relative_to(self.root).with_suffix("")
+        built = [*self.root.glob(f"build/*/{name}.c"), *self.root.glob(f"build/*/**/{name}.o")]
+        return [*built, *file.parent.glob(f"{file.stem}.*.so")] if file.suffix == ".pyx" else []
+
+    def _builds(self) -> bool:
         return self._status([sys.executable, "setup.py", "build_ext", "--inplace"], None) == 0
 
     def _status(self, command: list[str], seconds: float | None) -> int | None:
@@ -187,10 +206,11 @@ class Laboratory:
 
 
 def files_of(target: str) -> list[str]:
-    """The Python files of a room, or a file by its path."""
+    """The files of a room in Python and Cython, or a file by its path."""
     if target not in TESTS:
         return [target]
-    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "shmring" / target).rglob("*.py"))]
+    room = ROOT / "shmring" / target
+    return [str(path.relative_to(ROOT)) for path in sorted([*room.rglob("*.py"), *room.rglob("*.pyx")])]
 
 
 def main() -> int:

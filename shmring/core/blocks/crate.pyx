@@ -7,8 +7,8 @@ nothing is to be counted.
 
 Both ends are used in the order of the items: by the process that has the sending end, or its lock, and by the one that
 has the receiving end. Each message in a crate has the *ticket* of its item. Tickets ascend. One that is lower than that
-of the item in hand belonged to an item that never came, or whose taker died. One that is higher belongs to a later item,
-and stays: a process that died between them had taken the blocks of the item in hand.
+of the item in hand belonged to an item that never came, or whose taker died. One that is higher belongs to a later
+item, and stays: a process that died between them had taken the blocks of the item in hand.
 """
 
 from libc.errno cimport EAGAIN, EINTR, ETOOMANYREFS, errno
