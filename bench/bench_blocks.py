@@ -2,13 +2,16 @@
 
     python bench/bench_blocks.py [--rounds 300]
 
-Each row but the last two is the median time from `put` to the array at a reader that waits for it; and that of making
+Each row of the first table is the median time from `put` to the array at a reader that waits for it; and that of making
 what is handed over, a copy of an array in private memory. The reader looks at one element. All three through a queue:
 ours for blocks, and the standard library's, with the name of the memory, or a shared tensor of torch's strategy
 `file_descriptor`.
 
-The last two are the processor time for a frame of 1920 x 1080 pixels, written into a `Latest` 60 times in a second and
+Two more rows are the processor time for a frame of 1920 x 1080 pixels, written into a `Latest` 60 times in a second and
 read by three processes: in place, by leases, which is one copy in all; and by copies, which is four.
+
+The last two are the time from the first start of four spawned processes, which have an array of 500 MB as an argument,
+to the last answer; each adds up an element of every page.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 import shmring
+import shmring.multiprocessing
 
 SIZES = [4 << 10, 1 << 20, 64 << 20, 1 << 30]
 
@@ -139,6 +143,28 @@ def frames(context, in_place, count=300):
     return written, found
 
 
+def add_up(array, results):
+    """A process with a large argument."""
+    results.put(int(array[::4096].sum()))
+
+
+def arguments(library, count=4):
+    """Start processes with a large argument; the seconds until all have answered."""
+    context = library.get_context("spawn")
+    results = shmring.Queue()
+    array = np.ones(500_000_000, np.uint8)
+    began = time.perf_counter()
+    started = [context.Process(target=add_up, args=(array, results)) for _ in range(count)]
+    for process in started:
+        process.start()
+    for _ in started:
+        results.get()
+    found = time.perf_counter() - began
+    for process in started:
+        process.join()
+    return found
+
+
 def main():
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -175,6 +201,8 @@ def main():
     for title, in_place in (("Latest.lease", True), ("Latest.read", False)):
         written, found = frames(context, in_place)
         print(f"{title:16}a frame: {written:.0f} us to write, {', '.join(f'{one:.0f}' for one in found)} us to read")
+    for title, library in (("shmring", shmring.multiprocessing), ("multiprocessing", multiprocessing)):
+        print(f"{title:16}arguments of four processes: {arguments(library):.2f} s")
 
 
 if __name__ == "__main__":

@@ -218,37 +218,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+", help=f"rooms ({', '.join(TESTS)}) or files")
     parser.add_argument("--tests", nargs="+", help="for files: the tests that may notice")
-    parser.add_argument("--count", type=int, default=20, help="changes of each target (default: 20)")
+    parser.add_argument("--count", type=int, default=20, help="changes in all, of all targets alike (default: 20)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of changes (default: 1)")
     args = parser.parse_args()
-    survivors = made = 0
+    possible = [(target, change) for target in args.targets for path in files_of(target)
+                for change in changes_of(path, (ROOT / path).read_text())]  # fmt: skip
+    chosen = random.Random(args.seed).sample(possible, min(args.count, len(possible)))
+    survivors = 0
     with tempfile.TemporaryDirectory(prefix="shmring-mutations-") as folder:
         laboratory = Laboratory(Path(folder))
         for target in args.targets:
-            tests = args.tests or TESTS[target]
-            missed, tried = _try_target(laboratory, target, tests, args.count, f"{args.seed} {target}")
-            survivors, made = survivors + missed, made + tried
-    print(f"seed {args.seed}: {made - survivors} of {made} changes noticed")
+            changes = sorted(change for of, change in chosen if of == target)
+            if changes:
+                survivors += _try_target(laboratory, target, args.tests or TESTS[target], changes)
+    print(f"seed {args.seed}: {len(chosen) - survivors} of {len(chosen)} changes noticed, of {len(possible)} possible")
     return int(survivors > 0)
 
 
-def _try_target(laboratory: Laboratory, target: str, tests: Sequence[str], count: int, seed: str) -> tuple[int, int]:
-    """Make changes of one target; how many were not noticed, and how many were made."""
+def _try_target(laboratory: Laboratory, target: str, tests: Sequence[str], changes: Sequence[Change]) -> int:
+    """Make changes of one target; how many were not noticed."""
     begin = os.times().elapsed
     if not laboratory.passes(tests):
         raise SystemExit(f"{target}: {' '.join(tests)} fail without a change")
     seconds = PATIENCE * (os.times().elapsed - begin) + 60
-    found = [change for path in files_of(target) for change in changes_of(path, (ROOT / path).read_text())]
-    chosen = random.Random(seed).sample(found, min(count, len(found)))
     missed = 0
-    for change in sorted(chosen):
+    for change in changes:
         if not laboratory.notices(change, tests, seconds):
             missed += 1
             text = (ROOT / change.path).read_text()
             before, after = (each.splitlines()[change.line - 1].strip() for each in (text, change.of(text)))
             print(f"{change.path}:{change.line}: {before}\n    -> {after}", flush=True)
-    print(f"{target}: {len(chosen) - missed} of {len(chosen)} noticed, of {len(found)} possible changes", flush=True)
-    return missed, len(chosen)
+    print(f"{target}: {len(changes) - missed} of {len(changes)} noticed", flush=True)
+    return missed
 
 
 if __name__ == "__main__":
