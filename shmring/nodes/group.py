@@ -171,7 +171,7 @@ class NodesGroup:
             self.is_closed = True
             self.local.close()
             if not self.is_inherited:
-                self.wire.leave(self.failure is not None)
+                self.wire.leave(self.failure is not None or self.executor.turn.is_taken)
 
     def leave_at_exit(self) -> None:
         """Leave at interpreter exit, with the reason for the peers if an exception caused it."""

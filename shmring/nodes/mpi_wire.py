@@ -170,10 +170,11 @@ class MpiWire:
         arrived.Recv([record, MPI.BYTE])
         return status.Get_source(), record.decode()
 
-    def leave(self, is_broken: bool) -> None:
-        """Give the communicators back, unless they are broken. Not while another thread looks for messages."""
+    def leave(self, is_cut_short: bool) -> None:
+        """Give the communicators back, unless a call has failed or is under way. Not while another thread looks for
+        messages."""
         ABANDONED.extend(self._messages.works)  # which may still be read or written
-        if not is_broken:
+        if not is_cut_short:
             self._messages.turn.run(self._free)
 
     def _free(self) -> None:

@@ -430,6 +430,7 @@ class ProcessGroup(dist.ProcessGroup):
         timeout_s = self._timeout_s if timeout is None else max(0.0, timeout.total_seconds())
         self._nmonitored += 1
         if self._comm.nodes is not None:
+            self._comm._engine.check_usable()
             gloo = self._comm._engine.wire.whole.gloo
             gloo.monitored_barrier(timedelta(seconds=timeout_s or _DAY_S), wait_all_ranks)
             return

@@ -268,6 +268,28 @@ def test_shmring_run_makes_the_ranks_behave_as_if_on_two_machines(tmp_path):
     assert done.stdout.count("[[0, 1], [2, 3]]") == done.stdout.count("4.0") == 4
 
 
+LEAVING = """
+from pathlib import Path
+import torch, torch.distributed as dist
+import shmring.torch
+
+def nthreads():
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")].count("pt_gloo_runloop\\n")
+
+dist.init_process_group("shmring")
+dist.all_reduce(torch.ones(1000))
+assert nthreads() == 4, nthreads()      # two of each team
+dist.destroy_process_group()
+assert nthreads() == 0, nthreads()
+"""
+
+
+def test_gloos_threads_are_joined_before_the_interpreter_ends(tmp_path):
+    """One that frees the arrays of the last call as the interpreter ends aborts the process."""
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    run_in_launcher(2, "--nodes", "2", tmp_path / "leaving.py")
+
+
 LATE = """
 import os, sys, time
 import torch, torch.distributed as dist

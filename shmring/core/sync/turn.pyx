@@ -79,6 +79,11 @@ cdef class Turn:
         if self.depth == 0:
             give_turn(&self.turn)
 
+    @property
+    def is_taken(self):
+        """Whether a thread has the turn."""
+        return self.depth > 0
+
     def renew(self):
         """Make it free, in a forked child: the thread that had it is not here."""
         memset(&self.turn, 0, sizeof(turn_t))
