@@ -130,8 +130,8 @@ class GlooWire:
         """Gloo tells by errors: connections that are closed."""
 
     def leave(self, is_cut_short: bool) -> None:
-        """Join gloo's threads: one that still holds the arrays of the last call would free them as the interpreter ends,
-        which aborts the process. Where a call has failed or is under way, they may wait for ever."""
+        """Join gloo's threads: one that still holds the arrays of the last call would free them as the interpreter
+        ends, which aborts the process. Where a call has failed or is under way, they may wait for ever."""
         for team in (self.whole, self.lane):
             if team is not None and not is_cut_short:
                 team.gloo = None

@@ -268,7 +268,7 @@ def test_shmring_run_makes_the_ranks_behave_as_if_on_two_machines(tmp_path):
     assert done.stdout.count("[[0, 1], [2, 3]]") == done.stdout.count("4.0") == 4
 
 
-LEAVING = """
+JOINING = """
 from pathlib import Path
 import torch, torch.distributed as dist
 import shmring.torch
@@ -286,8 +286,8 @@ assert nthreads() == 0, nthreads()
 
 def test_gloos_threads_are_joined_before_the_interpreter_ends(tmp_path):
     """One that frees the arrays of the last call as the interpreter ends aborts the process."""
-    (tmp_path / "leaving.py").write_text(LEAVING)
-    run_in_launcher(2, "--nodes", "2", tmp_path / "leaving.py")
+    (tmp_path / "joining.py").write_text(JOINING)
+    run_in_launcher(2, "--nodes", "2", tmp_path / "joining.py")
 
 
 LATE = """
