@@ -1279,7 +1279,7 @@ cdef class Communicator:
 
         Notes
         -----
-        Not collective; costs nothing to the calls. ``docs/watching.md`` has all names with their units. They are
+        Not collective; costs nothing to the calls. ``docs/metrics.md`` has all names with their units. They are
         stable: a minor version may add some, and none changes its meaning.
         """
         return self._engine.stats() | {"pair_queues": self.messages.stats()}

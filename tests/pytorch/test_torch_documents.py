@@ -1,4 +1,4 @@
-"""The code in docs/torch.md runs as it stands there, as ranks that a launcher started."""
+"""The code in the pages on PyTorch runs as it stands there, as ranks that a launcher started."""
 
 import secrets
 import socket

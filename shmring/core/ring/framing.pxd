@@ -1,4 +1,4 @@
-# Messages as frames in a ring of 8-byte words. The layout, with the reasons, is in docs/channels.md.
+# Messages as frames in a ring of 8-byte words.
 #
 # A frame is one word, its description, then its bytes, padded to whole words; it lies in one piece. A message is
 # one frame, or, if it is long, a first frame with its total length and then pieces, so that both ends copy at the same

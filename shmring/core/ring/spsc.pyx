@@ -1,7 +1,7 @@
 """The ring: a lock-free queue of equal slots between one producer and one consumer, or several that read all of it.
 
 It lies in any writable memory that both map: shared memory between processes, a ``bytearray`` between threads. Nothing
-here blocks: a call succeeds, or finds the ring full or empty. Channels and point-to-point messages add waiting.
+here blocks: a call succeeds, or finds the ring full or empty. Channels add waiting.
 
 The C-level functions, all ``nogil``, are in ``core/ring/spsc.pxd`` for ``cimport``; ``core/ring/end.pyx`` has the
 Python classes of the two ends.
