@@ -5,9 +5,10 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from shmring.core.c.layout cimport shmring_abort, shmring_liveness, shmring_outbox
-from shmring.core.sync.backoff cimport (CHECK, FIRST_CROWD_NS, FIRST_TICK_NS, FRESH, LONGEST_CROWD_NS, MOST_HALVINGS,
-                                        SLEEPS, SPINS, WAITS_PER_TRIAL, back_off, be_patient, is_crowded, learn_spin,
-                                        note_long_yield, now_ns, patience_t, sem_init, sleeper_t, spin_budget, spin_t)
+from shmring.core.sync.backoff cimport (CHECK, FEW_YIELDS, FIRST_CROWD_NS, FIRST_TICK_NS, FRESH, LONGEST_CROWD_NS,
+                                        MOST_HALVINGS, SLEEPS, SOON_NS, SPINS, WAITS_PER_TRIAL, back_off, be_patient,
+                                        is_crowded, learn_spin, note_long_yield, note_short_yield, now_ns, patience_t,
+                                        sem_init, sleeper_t, spin_budget, spin_t)
 from shmring.core.sync.group cimport PUBLISHED, UNREADY, group_t
 from shmring.core.sync.liveness cimport drop_liveness, hold_liveness
 from shmring.core.sync.wait cimport wait_until
@@ -19,7 +20,7 @@ cdef extern from "core/c/backoff.h" nogil:
 
 FIRST_TICK = FIRST_TICK_NS
 HALVINGS, TRIAL = MOST_HALVINGS, WAITS_PER_TRIAL
-FIRST_CROWD, LONGEST_CROWD = FIRST_CROWD_NS, LONGEST_CROWD_NS
+FIRST_CROWD, LONGEST_CROWD, SOON, FEW = FIRST_CROWD_NS, LONGEST_CROWD_NS, SOON_NS, FEW_YIELDS
 
 cdef shmring_outbox boxes[2]
 cdef shmring_liveness lives[2]
@@ -108,6 +109,12 @@ def is_busy_at(int64_t now):
 def yield_long(int64_t now):
     """Note a long yield that ended at that time."""
     note_long_yield(now)
+
+
+def yield_shortly(int count):
+    """Note so many short yields."""
+    for _ in range(count):
+        note_short_yield()
 
 
 def forget_long_yields():

@@ -50,8 +50,10 @@
 #define STOP_NS 100000000               /* a step of a wait that took this much longer than asked for: see `forgive` */
 #define MOST_HALVINGS 6                 /* of a spin budget, before a waiter sleeps at once */
 #define WAITS_PER_TRIAL 64              /* of a waiter that sleeps at once: one of so many waits spins all the same */
-#define LONG_YIELD_NS 100000            /* a yield that lasted longer: another program has used the processor */
-#define FIRST_CROWD_NS 50000000         /* the first period without yields; each next one is twice as long */
+#define LONG_YIELD_NS 500000            /* a yield that lasted longer: another program has used its time slice */
+#define FEW_YIELDS 8                    /* between two long ones, if another program computes */
+#define SOON_NS 50000000                /* after a long yield, or a period without yields: another one belongs to it */
+#define FIRST_CROWD_NS 2000000          /* the first period without yields; each next one is twice as long */
 #define LONGEST_CROWD_NS 1600000000     /* the longest one */
 
 /* What the caller does after `back_off`, beside looking again. In order: each includes those before it. */
@@ -103,13 +105,15 @@ typedef struct shmring_sleeper {
 
 /* Whether other programs compute on the processors that a waiter uses. There a yield lasts a time slice, milliseconds,
  * and the scheduler does not prefer a thread that has yielded, as it prefers one that is woken. So after two long yields
- * waits neither spin for long nor yield; they sleep. A single long yield may be an interrupt.
+ * with few others between them waits neither spin for long nor yield; they sleep. A single long yield may be an
+ * interrupt, and among many short ones, of ranks that outnumber the processors, now and then one is long.
  *
  * Each extension module has its own record. All threads read and write it, each word separately: it is a hint. */
 typedef struct {
     uint64_t until_ns; /* waits yield again after this time */
     uint64_t lasts_ns; /* the length of the last period without yields */
     uint64_t noted_ns; /* the time of the last long yield */
+    uint64_t nshort;   /* yields since then */
 } shmring_crowd;
 
 static inline int64_t monotonic_ns(void) {
@@ -182,21 +186,28 @@ static inline bool is_crowded(int64_t now) { return (uint64_t)now < load_relaxed
 
 __attribute__((noinline, unused)) static void note_long_yield(uint64_t now) {
     uint64_t lasts = FIRST_CROWD_NS;
-    bool is_second = now - load_relaxed_u64(&crowd.noted_ns) < FIRST_CROWD_NS;
-    bool is_again = now - load_relaxed_u64(&crowd.until_ns) < FIRST_CROWD_NS; /* the first yield after a period */
+    bool is_second = now - load_relaxed_u64(&crowd.noted_ns) < SOON_NS;
+    bool is_again = now - load_relaxed_u64(&crowd.until_ns) < SOON_NS; /* after a period */
+    bool is_among_few = load_relaxed_u64(&crowd.nshort) <= FEW_YIELDS;
     store_relaxed_u64(&crowd.noted_ns, now);
-    if (!is_second && !is_again) return;
+    store_relaxed_u64(&crowd.nshort, 0);
+    if (!is_among_few || !(is_second || is_again)) return;
     if (is_again) lasts = 2 * load_relaxed_u64(&crowd.lasts_ns);
     if (lasts > LONGEST_CROWD_NS) lasts = LONGEST_CROWD_NS;
     store_relaxed_u64(&crowd.lasts_ns, lasts);
     store_relaxed_u64(&crowd.until_ns, now + lasts);
 }
 
+static inline void note_short_yield(void) { store_relaxed_u64(&crowd.nshort, load_relaxed_u64(&crowd.nshort) + 1); }
+
 /* Let a thread run that wants this processor; `now`: the time. */
 static inline void yield_at(int64_t now) {
     sched_yield();
     int64_t later = monotonic_ns();
-    if (later - now > LONG_YIELD_NS) note_long_yield((uint64_t)later);
+    if (later - now > LONG_YIELD_NS)
+        note_long_yield((uint64_t)later);
+    else
+        note_short_yield();
 }
 
 /* ---- the stages of a wait ---------------------------------------------------------------------------------------- */

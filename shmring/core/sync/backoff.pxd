@@ -37,6 +37,8 @@ cdef extern from "core/c/backoff.h" nogil:
     const int64_t FIRST_TICK_NS
     const int MOST_HALVINGS
     const int WAITS_PER_TRIAL
+    const int FEW_YIELDS
+    const int64_t SOON_NS
     const int64_t FIRST_CROWD_NS
     const int64_t LONGEST_CROWD_NS
 
@@ -88,6 +90,7 @@ cdef extern from "core/c/backoff.h" nogil:
 
     bint is_crowded(int64_t now)
     void note_long_yield(uint64_t now)
+    void note_short_yield()
 
     void announce_sleep(sleeper_t *sleeper)
     void withdraw_sleep(sleeper_t *sleeper)

@@ -81,19 +81,39 @@ def test_one_long_yield_is_taken_for_an_interrupt_and_two_in_a_row_for_a_busy_pr
     now = hooks.clock() + (1 << 50)
     hooks.yield_long(now)
     assert not hooks.is_busy_at(now + 1)
-    hooks.yield_long(now + hooks.FIRST_CROWD + 1)
-    assert not hooks.is_busy_at(now + hooks.FIRST_CROWD + 2)
-    second = now + hooks.FIRST_CROWD + 1000
+    hooks.yield_long(now + hooks.SOON + 1)
+    assert not hooks.is_busy_at(now + hooks.SOON + 2)
+    second = now + hooks.SOON + 1000
     hooks.yield_long(second)
     assert hooks.is_busy_at(second + 1)
     assert hooks.is_busy_at(second + hooks.FIRST_CROWD - 1)
     assert not hooks.is_busy_at(second + hooks.FIRST_CROWD)
 
 
+def test_long_yields_among_many_short_ones_are_of_ranks_that_outnumber_the_processors():
+    now = hooks.clock() + (1 << 50)
+    for _ in range(9):
+        now += 1000
+        hooks.yield_long(now)
+        assert not hooks.is_busy_at(now + 1)
+        hooks.yield_shortly(hooks.FEW + 1)
+    hooks.yield_long(now + 1000)
+    hooks.yield_shortly(hooks.FEW)
+    hooks.yield_long(now + 2000)
+    assert hooks.is_busy_at(now + 2001)
+
+
+def test_after_a_period_without_yields_many_short_ones_end_the_doubling():
+    now = busy_from(hooks.clock() + (1 << 50)) + hooks.FIRST_CROWD
+    hooks.yield_shortly(hooks.FEW + 1)
+    hooks.yield_long(now)
+    assert not hooks.is_busy_at(now + 1)
+
+
 def test_each_period_without_yields_is_twice_as_long_as_the_one_before_until_a_yield_after_it_is_short():
     now = busy_from(hooks.clock() + (1 << 51))
     lasts = []
-    for _ in range(8):
+    for _ in range(12):
         until = now
         while hooks.is_busy_at(until):
             until += hooks.FIRST_CROWD
@@ -101,8 +121,8 @@ def test_each_period_without_yields_is_twice_as_long_as_the_one_before_until_a_y
         now = until
         hooks.yield_long(now)
     longest = hooks.LONGEST_CROWD // hooks.FIRST_CROWD
-    assert lasts == [min(1 << i, longest) for i in range(8)]
-    now = busy_from(now + 2 * hooks.LONGEST_CROWD)
+    assert lasts == [min(1 << i, longest) for i in range(12)]
+    now = busy_from(now + 2 * hooks.LONGEST_CROWD)  # not soon after it
     assert hooks.is_busy_at(now + hooks.FIRST_CROWD - 1)
     assert not hooks.is_busy_at(now + hooks.FIRST_CROWD)
 
