@@ -86,6 +86,18 @@ def test_memory_asked_for_on_this_node_lies_there(sparse):
     assert bytes_by_node(sparse) == {node: NBYTES}
 
 
+def test_a_policy_is_set_for_its_range_alone(sparse):
+    if not os.path.exists("/proc/self/numa_maps"):
+        pytest.skip("no numa_maps here")
+    if error := lay(sparse, PAGE, 2 * PAGE, (current_node(),)):
+        pytest.skip(f"the kernel refuses: {os.strerror(error)}")
+    with open("/proc/self/numa_maps") as maps:
+        policies = {int(line.split()[0], 16): line.split()[1] for line in maps}
+    first = ctypes.addressof(ctypes.c_char.from_buffer(sparse))
+    found = [policies.get(first + page * PAGE, "").partition(":")[0] for page in range(4)]
+    assert found == ["default", "prefer", "", "default"]  # the third page has no entry of its own
+
+
 def test_a_range_that_holds_no_page_is_nobodys(mapping):
     assert lay(mapping, 1, 10, (0,)) == 0
     assert lay(mapping, NBYTES, PAGE, (0,)) == 0
