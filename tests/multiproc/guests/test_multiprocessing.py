@@ -91,7 +91,7 @@ def test_a_context_is_one_of_the_standard_library(method):
 
 def test_the_module_has_the_names_of_the_standard_one():
     assert set(multiprocessing.__all__) <= set(dir(shmring.multiprocessing))
-    assert shmring.multiprocessing.Process is multiprocessing.Process
+    assert issubclass(shmring.multiprocessing.Process, multiprocessing.Process)
     assert shmring.multiprocessing.process is multiprocessing.process
     q = shmring.multiprocessing.Queue()
     assert isinstance(q, multiprocessing.queues.Queue)
