@@ -197,7 +197,7 @@ class Laboratory:
     def _made_of(self, file: Path) -> list[Path]:
         """What the build makes of a .pyx: C, object file and module."""
         name = file.relative_to(self.root).with_suffix("")
-        built = [*self.root.glob(f"build/*/{name}.c"), *self.root.glob(f"build/*/**/{name}.o")]
+        built = [path for end in ("c", "o", "*.so") for path in self.root.glob(f"build/**/{name}.{end}")]
         return [*built, *file.parent.glob(f"{file.stem}.*.so")] if file.suffix == ".pyx" else []
 
     def _builds(self) -> bool:
