@@ -55,12 +55,7 @@ def words(tree: ast.Module, of: str = "") -> set[str]:
 
 def parameters(node: ast.FunctionDef) -> list[str]:
     """The parameters of a function in order, with their defaults and without annotations."""
-    plain = ast.parse(ast.unparse(node)).body[0]
-    assert isinstance(plain, ast.FunctionDef)
-    for one in ast.walk(plain.args):
-        if isinstance(one, ast.arg):
-            one.annotation = None
-    arguments = plain.args
+    arguments = node.args
     missing = len(arguments.args) - len(arguments.defaults)
     found = [one.arg for one in arguments.args[:missing]]
     for one, default in zip(arguments.args[missing:], arguments.defaults, strict=True):

@@ -18,9 +18,7 @@ CLASSES = {"ShmringCommunicator": CPU, "ShmringQueue": QUEUE, "ShmringCpuPlatfor
 
 
 def our_class(name):
-    return next(
-        node for tree in tool.our_sources() for node in ast.walk(tree) if getattr(node, "name", "") == name
-    )  # fmt: skip
+    return next(node for tree in tool.our_sources() for node in ast.walk(tree) if getattr(node, "name", "") == name)
 
 
 def test_everything_that_is_imported_is_recorded():
