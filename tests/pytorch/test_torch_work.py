@@ -1,5 +1,6 @@
 """Calls in the background: errors and profiles of them; see also test_torch_checks."""
 
+import threading
 import time
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_call_in_the_background_has_an_event_until_it_is_over(rank):
         dist.barrier()  # the start of a profiler may take long
         if rank == 0:
             until_waiting(dist.group.WORLD.comm, 1)
-            time.sleep(0.1)
+            time.sleep(0.5)  # the event of the other rank begins soon after its wait
         dist.broadcast(x, 0, async_op=True).wait()
     events = [event for event in profile.events() if event.name == BACKGROUND]
     if rank == 1:
@@ -63,16 +64,27 @@ def test_a_call_in_the_background_has_an_event_until_it_is_over(rank):
 @on_group(2)
 def test_a_wait_returns_after_the_profiler_has_the_end_of_the_call(rank):
     """Another thread records the end. A program stops its profiler next, and reads it."""
+    submitted = threading.Event()
 
     def late(self, call):
-        soon(self, lambda: (time.sleep(0.02), call()))
+        def once_submitted():
+            submitted.wait()
+            time.sleep(0.02)
+            call()
+
+        soon(self, threading.Thread(target=once_submitted, daemon=True).start)
 
     soon, PendingWork._when_over = PendingWork._when_over, late
     try:
         with torch.profiler.profile() as profile:
+            dist.barrier()  # the start of a profiler may take long
+            if rank == 0:
+                until_waiting(dist.group.WORLD.comm, 1)
             work = dist.broadcast(torch.ones(1 << 18), 0, async_op=True)
+            submitted.set()  # after the event has begun
             work.wait()
     finally:
         PendingWork._when_over = soon
     events = [event for event in profile.events() if event.name == BACKGROUND]
+    assert work.recorded is not None or rank == 0
     assert [event.time_range.elapsed_us() > 20_000 for event in events] == [True] * (work.recorded is not None)

@@ -285,7 +285,8 @@ def main(case, n):
         assert [name for name in names() if name not in before] == []
         print("all as wanted")
         return 0
-    place = str(free_port()) if case == "stateless" else f"{tempfile.mkdtemp(prefix='shmring-vllm-')}/store"
+    folder = tempfile.mkdtemp(prefix="shmring-vllm-", dir=os.getcwd())
+    place = str(free_port()) if case == "stateless" else f"{folder}/store"
     processes = [CONTEXT.Process(target=in_process, args=(rank, n, case, place)) for rank in range(n)]
     for process in processes:
         process.start()

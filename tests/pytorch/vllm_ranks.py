@@ -177,7 +177,7 @@ def main(case, n):
     if case == "platform":
         print(type(current_platform).__name__, current_platform.dist_backend)
         return 0
-    store = f"{tempfile.mkdtemp(prefix='shmring-vllm-')}/store"
+    store = f"{tempfile.mkdtemp(prefix='shmring-vllm-', dir=os.getcwd())}/store"
     fork = multiprocessing.get_context("fork")
     ranks = [fork.Process(target=in_rank, args=(rank, n, case, store)) for rank in range(n)]
     for rank in ranks:

@@ -26,7 +26,7 @@ on_group = functools.partial(on_ranks, run=run_group)  # a decorator, with the r
 
 def start_group(n: int, fn, *args, backend="shmring", timeout_s=60.0 * harness.PATIENCE, env=None, labels=None):
     """The same under way: a `harness.Gang`. Ranks with different ``labels`` take each other for strangers."""
-    store = f"{tempfile.mkdtemp(prefix='shmring-torch-')}/store"
+    store = f"{tempfile.mkdtemp(prefix='shmring-torch-', dir=os.getcwd())}/store"
     return harness.start_processes(n, _in_group, n, backend, store, timeout_s, labels, fn, args, env=env)
 
 

@@ -36,7 +36,7 @@ def run(backend: str, match: str, skip: set[str], report: str, offset: int, coun
     import tempfile
 
     faulthandler.enable()  # torch does not say what ended a rank that died
-    os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp())
+    os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(dir=os.getcwd()))
     if backend == "shmring":
         stand_in_for_gloo()
     # Imported here, not above: it reads the environment while it loads.
