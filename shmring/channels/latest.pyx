@@ -43,7 +43,7 @@ from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, decode_meta, enco
 from shmring.core.memory.mapping cimport Mapping
 from shmring.core.ring.blocking cimport CORRUPT, GONE, LATE, drive, shared_sleeper, wake_at_once
 from shmring.core.ring.framing cimport ARRAY, BYTES, OBJECT, frame_t, kind_of
-from shmring.core.ring.prospects cimport Passage, Prospects, arrive, can_be_taken, is_alone, prospects_of
+from shmring.core.ring.prospects cimport Passage, Prospects, arrive, can_be_taken, prospects_of
 from shmring.core.sync.backoff cimport (
     BROKEN, CHECK, SLEEPS, TICK, back_off, before_wake, end_wait, is_past_deadline, learn_spin, patience_t, sem_init,
     sem_post, sleeper_t, spin_t,
@@ -241,7 +241,7 @@ cdef bint has_lost_writers(shmring_latest *latest, uint64_t told) noexcept nogil
 cdef int look(Latest l, uint64_t known) noexcept nogil:
     # In this order: what was written before the end is not lost.
     cdef bint is_over = has_lost_writers(l.latest, l.told) or not (
-        l.prospects is None or can_be_taken(&l.prospects.known, 0, l.is_alone))
+        l.prospects is None or can_be_taken(&l.prospects.known, 0, l.waits_for_ever))
     return READY if newest_version(l.latest) > known else GONE if is_over else LATE
 
 
@@ -369,7 +369,7 @@ cdef class Latest:
     cdef uint64_t told                     # a writer of which it was said that it is gone
     cdef Prospects prospects               # the processes that have it; None if it has a name
     cdef bint is_prospect                  # this object counts there
-    cdef bint is_alone                     # this process will not write while it waits
+    cdef bint waits_for_ever               # without a timeout: the thread that waits will not write
     cdef int64_t spin_ns
     cdef spin_t spin
     cdef Notifier notifier                 # once there is a descriptor
@@ -713,13 +713,20 @@ cdef class Latest:
         self.seen = max(self.seen, version)
         return lease
 
+    cdef int note_timeout(self, int64_t timeout_ns) except -1:
+        """Before a wait for what another may write."""
+        if self.prospects is not None:
+            self.prospects.forget_arrived()
+            self.waits_for_ever = timeout_ns < 0
+        return 0
+
     cdef uint64_t find(self, int64_t timeout_ns, uint64_t known) except? 0:
         """The newest version and its slot, once it is above ``known``; raises as `read`."""
         cdef uint64_t newest = newest_of(self.latest)
         cdef bint is_busy = False
         cdef int outcome = READY
         if newest >> SLOT_BITS <= known:
-            self.is_alone = self.prospects is not None and is_alone(self.prospects, 0) and timeout_ns < 0
+            self.note_timeout(timeout_ns)
             outcome = look(self, known) if timeout_ns == 0 else drive(await_newer, self, &known, timeout_ns, &is_busy,
                                                                       True)
             if outcome == GONE:
@@ -827,11 +834,11 @@ cdef class Latest:
         cdef uint64_t known = self.seen
         cdef bint is_busy = False
         self.require_open()
-        self.is_alone = False
+        self.waits_for_ever = False
         if look(self, known) != LATE:
             return True
         if timeout_ns != 0:
-            self.is_alone = self.prospects is not None and is_alone(self.prospects, 0) and timeout_ns < 0
+            self.note_timeout(timeout_ns)
             return drive(await_newer, self, &known, timeout_ns, &is_busy, True) != LATE
         if self.notifier is not None:
             self.await_news()

@@ -218,7 +218,7 @@ cdef class Sender(RingSender):
         cdef stream_t stream
         cdef int outcome = NO_ROOM
         stream.m, stream.timeout_ns, stream.deadline_ns, stream.needed = m, timeout_ns, deadline_of(timeout_ns), 0
-        self.see_whether_alone(timeout_ns >= 0)
+        self.note_timeout(timeout_ns)
         try:
             while outcome == NO_ROOM:
                 if stream.needed:          # in a broadcast

@@ -33,7 +33,7 @@ ctypedef struct watch_t:
     spin_t spin                    # what this end has learned from its waits
     const prospects_t *prospects   # which processes may take the other end while none has; NULL: any
     int64_t awaited_end            # its number among them
-    bint is_alone                  # this process will not: its only thread that could waits
+    bint waits_for_ever            # without a timeout: the thread that waits will not take it
     bint writes_notes              # of waits that last long (core/sync/long_waits.pyx)
     notice_t *notice               # which may have this waiter word, where there is a descriptor; else NULL
 

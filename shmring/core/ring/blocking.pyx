@@ -54,7 +54,7 @@ cdef bint hangs_up(int descriptor) noexcept nogil:
 
 cdef bint is_vacant(watch_t *w) noexcept nogil:
     # The locks first, the state second: a process shows that it may take an end until it has taken it.
-    return (ring_end_state(w.other) == END_ABSENT and not can_be_taken(w.prospects, w.awaited_end, w.is_alone)
+    return (ring_end_state(w.other) == END_ABSENT and not can_be_taken(w.prospects, w.awaited_end, w.waits_for_ever)
             and ring_end_state(w.other) == END_ABSENT)
 
 

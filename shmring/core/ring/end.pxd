@@ -43,7 +43,7 @@ cdef class RingEnd:
     cdef void watch_consumer(self, uint64_t number) noexcept
     cdef void join_prospects(self, Prospects prospects, int64_t own_end, int64_t other_end) noexcept
     cdef void leave_prospects(self) noexcept
-    cdef int see_whether_alone(self, bint may_take_it_later) except -1
+    cdef int note_timeout(self, int64_t timeout_ns) except -1
     cdef object title(self)
     cdef int prepare(self) except -1
     cdef int attach(self, bint again) noexcept

@@ -16,7 +16,6 @@ from shmring.core.arrays.lease cimport borrow, borrowed_t, end_borrow
 from shmring.core.base.timeouts cimport checked_count
 from shmring.core.ring.blocking cimport (LATE, NO_SOCKET, arm, awaited_t, await_briefly, await_step, drive, is_vacant,
                                     look_once, wait_t, wake_at_once)
-from shmring.core.ring.prospects cimport is_alone
 from shmring.core.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED, ring_abort,
                                 ring_attach_consumer, ring_attach_producer, ring_commit, ring_end_state, ring_free,
                                 ring_in, ring_is_finished, ring_leave, ring_ready, ring_release, ring_try_pop,
@@ -205,14 +204,14 @@ cdef class RingEnd:
         cdef wait_t wait
         awaited.watch, awaited.counter, awaited.until, awaited.wake_at = &self.watch, counter, until, wake_at
         wait.awaited, wait.n = &awaited, 1
-        self.see_whether_alone(timeout_ns >= 0)
+        self.note_timeout(timeout_ns)
         return await_rings(self, &wait, timeout_ns, self.notifier, &self.is_busy)
 
-    cdef int see_whether_alone(self, bint may_take_it_later) except -1:
-        """Before a wait: note whether this process could take the awaited end, if no process has. It may do so
-        later, after a timeout."""
+    cdef int note_timeout(self, int64_t timeout_ns) except -1:
+        """Before a wait for an end that may not be taken yet."""
         if self.prospects is not None and not load_acquire_u32(&self.watch.other.taken):
-            self.watch.is_alone = is_alone(self.prospects, self.watch.awaited_end) and not may_take_it_later
+            self.prospects.forget_arrived()
+            self.watch.waits_for_ever = timeout_ns < 0
         return 0
 
     cdef object corrupt(self):

@@ -34,12 +34,10 @@ static inline int reopen(int descriptor) {
     return above_standard(open(path, O_RDWR | O_CLOEXEC));
 }
 
-/* Whether a process may still take an end that none had taken a moment ago. `is_alone`: this process does not, as its
- * only thread that could waits for that end. Asks the kernel. */
-static inline bool can_be_taken(const shmring_prospects *p, int64_t end, bool is_alone) {
-    if (p == NULL || p->file < 0 || (p->own[end] > 0 && !is_alone)) return true;
+/* Whether another process has the lock. */
+static inline bool is_held_elsewhere(int file, int64_t end) {
     struct flock lock = prospect_lock(end, F_WRLCK);
-    return fcntl(p->file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    return fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 #endif

@@ -8,7 +8,7 @@ cdef extern from "core/ring/prospects.h" nogil:
 
     bint set_prospect(int file, int64_t end, bint is_prospect)
     int reopen(int descriptor)
-    bint can_be_taken(const prospects_t *p, int64_t end, bint is_alone)
+    bint is_held_elsewhere(int file, int64_t end)
 
 
 cdef class Prospects:
@@ -42,4 +42,4 @@ cdef class Passage:
 
 cdef int arrive(Prospects prospects, object passed) except -1
 cdef Prospects prospects_of(object segment, int count)
-cdef bint is_alone(Prospects prospects, int64_t end) except -1
+cdef bint can_be_taken(const prospects_t *known, int64_t end, bint waits_for_ever) noexcept nogil

@@ -10,18 +10,35 @@ end holds its own lock no longer.
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free
-from posix.unistd cimport close
+from libc.errno cimport ENOENT, errno
+from libc.stdio cimport snprintf
+from libc.stdlib cimport atoi, calloc, free, malloc
+from libc.string cimport memcmp
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open
+from posix.unistd cimport close, read
 
 import os
 import threading
-import time
 import weakref
-from contextlib import suppress
 
 from shmring.core.c.thread cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 
 from shmring.core.memory.descriptor import Descriptor, above_standard, passed_on
+
+cdef extern from "<dirent.h>" nogil:
+    ctypedef struct DIR:
+        pass
+    struct dirent:
+        char *d_name
+    DIR *opendir(const char *path)
+    dirent *readdir(DIR *folder)
+    int closedir(DIR *folder)
+
+cdef extern from "<sys/syscall.h>" nogil:
+    const long SYS_gettid
+
+cdef extern from "<unistd.h>" nogil:
+    long syscall(long number, ...)
 
 cdef pthread_mutex_t mutex              # guards the list and what is in it; no Python code runs under it
 cdef void *first = NULL                 # the Prospects of this process, linked: a fork finds them without Python code
@@ -32,12 +49,24 @@ pthread_mutex_init(&mutex, NULL)
 # of a signal handler would be lost there.
 cdef dict by_segment = {}
 
-cdef enum:
-    LOOKS_AT_EXITING = 10      # a millisecond apart
+# The threads that this process had when this module was imported, without Python's: they belong to NumPy, or to another
+# library that calculates, and never use an end.
+cdef int32_t *older = NULL
+cdef int nolder = 0
 
-# The threads that this process had when this module was imported. Of these the ones that are not Python's belong to
-# NumPy, or to another library that calculates: they never use an end.
-cdef object older_threads = frozenset(os.listdir("/proc/self/task"))
+
+def _note_older_threads():
+    global older, nolder
+    threads = set(map(int, os.listdir("/proc/self/task"))) - {thread.native_id for thread in threading.enumerate()}
+    older = <int32_t *>malloc((len(threads) + 1) * sizeof(int32_t))
+    if older == NULL:
+        raise MemoryError
+    for thread in threads:
+        older[nolder] = thread
+        nolder += 1
+
+
+_note_older_threads()
 
 
 cdef class Prospects:
@@ -242,26 +271,56 @@ cdef Prospects prospects_of(object segment, int count):
     return found
 
 
-cdef bint is_alone(Prospects prospects, int64_t end) except -1:
-    """Whether the calling thread, which is to wait for that end, is the only one of this process that could take it;
-    False if that does not matter. Closes open files that have arrived."""
-    prospects.forget_arrived()
-    # Else no other process has it, and the wait goes on; or none of the objects of this process may take it.
-    if prospects.known.file < 0 or prospects.own[end] == 0 or threading.active_count() > 1:
-        return False
-    others = set(os.listdir("/proc/self/task")) - older_threads - {str(threading.get_native_id())}
-    for _ in range(LOOKS_AT_EXITING):
-        if all([is_service(thread) for thread in others]):
+# ---- looking -----------------------------------------------------------------------------------------------------------
+
+cdef bint can_be_taken(const prospects_t *known, int64_t end, bint waits_for_ever) noexcept nogil:
+    """Whether a process may still take an end that none had taken a moment ago. Asks the kernel.
+
+    ``waits_for_ever``: the calling thread waits for that end without a timeout, and does not take it itself.
+    """
+    if known == NULL or known.file < 0 or known.own[end] > 0 and not waits_for_ever:
+        return True
+    return is_held_elsewhere(known.file, end) or known.own[end] > 0 and other_threads_may_use_ends()
+
+
+cdef bint other_threads_may_use_ends() noexcept nogil:
+    """Whether this process has another thread than the calling one that may call this library: one of Python's, or one
+    of C that may call Python."""
+    cdef DIR *threads = opendir("/proc/self/task")
+    cdef dirent *found
+    cdef int32_t own = syscall(SYS_gettid), thread
+    cdef bint may = threads == NULL
+    while not may:
+        found = readdir(threads)
+        if found == NULL:
+            break
+        thread = atoi(found.d_name)
+        may = thread != 0 and thread != own and not is_older(thread) and not is_service(thread)    # 0: "." and ".."
+    if threads != NULL:
+        closedir(threads)
+    return may
+
+
+cdef bint is_older(int32_t thread) noexcept nogil:
+    cdef int i
+    for i in range(nolder):
+        if older[i] == thread:
             return True
-        time.sleep(0.001)      # `Thread.join` returns before the thread has left the process
     return False
 
 
-def is_service(thread):
+cdef bint is_service(int32_t thread) noexcept nogil:
     """Whether a thread is one of shmring's, which use no ends by themselves (core/c/thread.h), or has ended."""
-    with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
-        return file.read().startswith("shmring-")
-    return True
+    cdef char[40] path
+    cdef char[8] name
+    cdef bint is_ours
+    snprintf(path, sizeof(path), "/proc/self/task/%d/comm", thread)
+    cdef int file = open(path, O_RDONLY | O_CLOEXEC)
+    if file < 0:
+        return errno == ENOENT
+    is_ours = read(file, name, sizeof(name)) == sizeof(name) and memcmp(name, b"shmring-", sizeof(name)) == 0
+    close(file)
+    return is_ours
 
 
 cdef int forget_all_arrived() except -1:
@@ -299,10 +358,10 @@ def _after_fork_in_parent():
 
 
 def _after_fork_in_child():
-    global older_threads
+    global nolder
     cdef void *at = first
     pthread_mutex_init(&mutex, NULL)   # its holder was a thread of the parent
-    older_threads = frozenset()
+    nolder = 0
     for prospects in list(by_segment.values()):
         (<Prospects>prospects).travelling.clear()      # those are for other children
     while at != NULL:

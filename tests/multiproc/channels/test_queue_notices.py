@@ -10,6 +10,7 @@ import multiprocessing.forkserver
 import multiprocessing.util
 import os
 import queue
+import resource
 import signal
 import threading
 import time
@@ -271,6 +272,22 @@ def test_a_thread_of_c_that_may_still_put_is_waited_for():
     assert libc.pthread_create(ctypes.byref(thread), None, called, None) == 0
     assert q.get() == "from C"
     libc.pthread_join(thread, None)
+
+
+@in_a_program
+def test_a_wait_sleeps_at_once_beside_a_thread_of_c():
+    """Such threads are there for ever: a wait that looked whether they leave took 10 ms each time."""
+    there, back, count = shmring.Queue(), shmring.Queue(), 200
+    thread = ctypes.c_ulong()
+    pause = ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p)
+    assert ctypes.CDLL(None).pthread_create(ctypes.byref(thread), None, pause, None) == 0
+    pid = in_child(lambda: [back.put(there.get()) for _ in range(count)])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for number in range(count):
+        there.put(number)
+        assert back.get() == number
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 5 * count
+    assert status_of(pid) == 0
 
 
 @in_a_program
