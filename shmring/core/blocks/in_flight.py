@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 import threading
+import weakref
+from collections.abc import Callable
 
 from shmring.core.base.text import size_text
 from shmring.core.blocks import holders
@@ -89,35 +91,45 @@ class Found:
                 raise found
 
 
-class _OfThread(threading.local):
-    """The departure or arrival of the object that the thread is pickling or unpickling."""
+Flight = Departure | Arrival | Found
 
-    flight: Departure | Arrival | Found | bool | None = None
+
+def _none() -> None:
+    """No departure or arrival."""
+
+
+class _OfThread(threading.local):
+    """The departure or arrival of the object that the thread is pickling or unpickling.
+
+    By a weak reference: it lasts as long as the call that has it, also if an interrupt comes before `end`.
+    """
+
+    flight: Callable[[], Flight | None] = staticmethod(_none)
 
 
 _thread = _OfThread()
 
 
-def begin(flight: Arrival | Found | bool | None) -> Departure | Arrival | Found | bool | None:
-    """Begin to unpickle an item that came with ``flight``, or to pickle one: True if the transport carries its blocks.
+def begin(flight: Flight | None) -> Callable[[], Flight | None]:
+    """Begin to pickle or unpickle an item whose blocks the transport carries with ``flight``; None: it carries none.
     The value is for `end`."""
-    outer, _thread.flight = _thread.flight, flight
+    outer = _thread.flight
+    _thread.flight = _none if flight is None else weakref.ref(flight)
     return outer
 
 
-def end(outer: Departure | Arrival | Found | bool | None) -> Departure | None:
-    """End what `begin` began; the departure of the item, if it has blocks that the transport carries."""
-    flight, _thread.flight = _thread.flight, outer
-    return flight if isinstance(flight, Departure) else None
+def end(outer: Callable[[], Flight | None]) -> None:
+    """End what `begin` began."""
+    _thread.flight = outer
 
 
 def departing() -> Departure | None:
     """The departure of the item that this thread is pickling; None if the transport does not carry its blocks."""
-    if _thread.flight is True:
-        _thread.flight = Departure()
-    return _thread.flight if isinstance(_thread.flight, Departure) else None
+    flight = _thread.flight()
+    return flight if isinstance(flight, Departure) else None
 
 
 def arriving() -> Arrival | Found | None:
     """What has come with the item that this thread is unpickling."""
-    return _thread.flight if isinstance(_thread.flight, (Arrival, Found)) else None
+    flight = _thread.flight()
+    return flight if isinstance(flight, (Arrival, Found)) else None

@@ -86,8 +86,8 @@ class Pages:
     def __init__(self, file: Descriptor, mapping: Mapping, is_own: bool, is_filled: bool = False) -> None:
         self.file, self.mapping, self.is_own = file, mapping, is_own
         self.is_filled = is_filled  # whether the page table of this process has all pages
-        self.number = _FREED
         self.handle: tuple[Any, bytes] | None = None  # core/blocks/holders.py
+        self.number = _FREED  # the last: `close` looks for it
 
     def label(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         """Say what the contents are, and give the block its number. Maker only."""
@@ -124,7 +124,7 @@ class Pages:
 
     def close(self) -> None:
         """Let the file go. Called when neither the block nor any array of it is left."""
-        if self.is_own and self.number:
+        if getattr(self, "number", _FREED) and self.is_own:  # an interrupt of __init__ leaves it without
             keep(self)
 
     __del__ = close_or_keep

@@ -121,7 +121,8 @@ def dump(
         return Dumped(memoryview(pickle.dumps(obj, 5) + _NO_BUFFERS), [])
     buffers: list[memoryview] = []
     stream = Stream()
-    outer = in_flight.begin(carries_blocks)
+    departure = in_flight.Departure() if carries_blocks else None
+    outer = in_flight.begin(departure)
     try:
         pickler = pickle.Pickler(stream, protocol=5, buffer_callback=out_of_band(buffers, out_of_band_nbytes))
         pickler.dispatch_table = dispatch_table(as_multiprocessing, refusal)
@@ -132,12 +133,12 @@ def dump(
         subject = "cannot pickle this object" if rank < 0 else f"rank {rank} cannot pickle its object"
         raise ObjectError(f"{subject}: {type(error).__name__}: {error}", rank) from error
     finally:
-        departure = in_flight.end(outer)
+        in_flight.end(outer)
     for buffer in buffers:
         stream.write(_SIZE.pack(buffer.nbytes))
     stream.write(_SIZE.pack(len(buffers)))
     dumped = Dumped(stream.joined(), buffers)
-    if departure is not None:
+    if departure is not None and departure.blocks:
         dumped.flight = departure
     return dumped
 

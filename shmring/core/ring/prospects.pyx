@@ -271,7 +271,7 @@ cdef Prospects prospects_of(object segment, int count):
     return found
 
 
-# ---- looking -----------------------------------------------------------------------------------------------------------
+# ---- looking ----
 
 cdef bint can_be_taken(const prospects_t *known, int64_t end, bint waits_for_ever) noexcept nogil:
     """Whether a process may still take an end that none had taken a moment ago. Asks the kernel.

@@ -9,11 +9,15 @@ import time
 
 import numpy as np
 import pytest
+from support.interrupts import interrupt_at_line
 from support.limits import limited
 
 import shmring
+from shmring.core.blocks import in_flight
 from shmring.core.blocks import pages as block_pages
+from shmring.core.blocks.in_flight import Arrival
 from shmring.core.memory import syscalls
+from shmring.core.objects.codec import dump
 from shmring.errors import BlockLostError, ClosedError, OutOfSharedMemoryError, SegmentError
 
 STRUCTURED = np.dtype([("x", "<f4"), ("name", "S5"), ("at", "<M8[ns]", (2,))])
@@ -345,3 +349,22 @@ def test_freed_files_are_given_back_though_a_thread_for_it_has_ended_early(monke
 def eventually_given_back():
     while block_pages._freed:
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("carries_blocks", [True, False])
+def test_an_interrupt_of_pickling_leaves_no_blocks_to_what_is_pickled_next(carries_blocks):
+    """At every line, also of the calls that begin and end it: later blocks stayed in memory for ever."""
+    block, line = shmring.Block(np.arange(3)), 0
+    while interrupt_at_line(lambda: dump([block], refusal=None, carries_blocks=carries_blocks), line := line + 1):
+        assert pickle.loads(pickle.dumps(block)).nbytes == block.nbytes
+        assert in_flight.departing() is None
+    assert line > 20
+
+
+def test_an_arrival_that_was_not_ended_ends_with_the_call_that_has_it():
+    """An interrupt came before the end."""
+    arrival = Arrival([], "gone", 1)
+    in_flight.begin(arrival)
+    assert in_flight.arriving() is arrival
+    del arrival
+    assert in_flight.arriving() is None
