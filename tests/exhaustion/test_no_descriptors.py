@@ -153,6 +153,7 @@ def make_with_few(comm, what, most):
     return results
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", MAKERS)
 def test_creating_with_any_number_of_descriptors_leaves_the_parent_usable(what):
     spared, struck = run_ranks(2, make_with_few, what, 6, init=SMALL)
@@ -178,6 +179,7 @@ def make_with_refusals(comm, what, victim):
         results.append(outcome)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("what", MAKERS)
 def test_whichever_system_call_fails_the_parent_stays_usable_and_the_next_creation_succeeds(what, victim):

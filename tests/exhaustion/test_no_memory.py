@@ -140,6 +140,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("what", MAKERS)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_refused_memory_for_a_group_or_an_array_is_one_error_on_all_and_the_parent_stays_usable(n, what):

@@ -20,6 +20,7 @@ def pytest_generate_tests(metafunc):
         cross(metafunc, MOMENTS)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_survivors_of_a_failure_name_the_rank_and_continue(number, seed):
     play(draw(MOMENTS, random.Random(f"{seed} grid"))[number])

@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.stress
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_survivors_of_a_failure_inside_a_step_name_the_rank_and_continue(number, seed):
     play(draw(fault_points.MOMENTS, random.Random(f"{seed} inside"))[number])
@@ -62,6 +62,7 @@ def test_every_point_is_on_a_list():
     assert listed | set(fault_points.IN_TROUBLE) == fault_points.points_in_sources()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("call", WHERE)
 def test_a_rank_is_killed_at_the_very_point(call):
     """One group of ranks serves three points: it has four ranks for the last of them."""

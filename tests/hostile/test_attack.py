@@ -12,6 +12,7 @@ CASES = {"arguments": 10, "states": 40, "cycles": 10, "fork": 10, "handlers": 10
 LONG_FACTOR = 60
 
 
+@pytest.mark.sample(2)
 @pytest.mark.stress
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_use_of_any_object_ends_in_an_answer_or_a_documented_error(kind, seed, long_run, tmp_path):

@@ -175,6 +175,7 @@ def live_through(rank, session, seed, area, cases):
     return kinds
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("area", ["header", "counters", "sleepers", "trouble", "eager messages", "queues"])
 def test_overwritten_memory_ends_in_errors_and_never_in_a_crash_or_a_hang(area, seed):
     cases = CASES or 25

@@ -67,6 +67,7 @@ def test_a_process_that_gets_puts_and_joins(value):
     assert q.get() == bytes(500)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("value", GARBAGE)
 @on_ranks(2, init={"spin_us": 0})
 def test_ranks_in_a_collective_and_in_a_message(comm, value):

@@ -60,6 +60,7 @@ QUEUES = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.leaks  # the server of forkserver stays
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", QUEUES)
@@ -74,6 +75,7 @@ def test_blocks_in_a_queue_outlive_their_maker_which_has_exited(kind, method):
         np.testing.assert_array_equal(queue.get().array, contents(number))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks  # the server of forkserver stays
 @pytest.mark.parametrize("method", METHODS)
 def test_blocks_in_a_pipe_or_channel_outlive_their_maker_which_has_exited(method):
@@ -116,6 +118,7 @@ def doubled(block):
     return shmring.Block(block.array * 2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks  # the server of forkserver stays
 @pytest.mark.parametrize("method", METHODS)
 def test_tasks_and_results_of_a_pool(method):
@@ -128,6 +131,7 @@ def total(block, queue):
     queue.put(int(block.array.sum()))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks  # the server of forkserver stays
 @pytest.mark.parametrize("method", METHODS)
 def test_arguments_of_a_process_are_held_until_it_has_them(method):

@@ -153,6 +153,7 @@ def test_a_cache_is_gone_with_its_process_and_readers_keep_what_they_have():
     assert (mine.array == 3).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks  # multiprocessing keeps its fork server
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_large_arguments_are_not_pickled_under_any_start_method(method):

@@ -101,6 +101,7 @@ def test_a_wait_ends_when_the_process_dies_before_it_has_unpickled_the_end(metho
     process.join()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.leaks
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("kind", ["receiver", "sender", "record receiver"])
@@ -333,6 +334,7 @@ def close(end):
     end.close()
 
 
+@pytest.mark.sample(1)
 @all_of(by_every_method)
 def test_the_memory_goes_with_ends_that_were_passed_on(method):
     gone = []

@@ -27,6 +27,7 @@ def rows_of(*args):
     return facts["rows"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_every_collective_is_timed_and_right_for_an_odd_number_of_ranks(dtype):
     rows = rows_of("-n", "3", "--op", "all", "--sizes", "192Ki", "--dtype", dtype, "--peers", "none")

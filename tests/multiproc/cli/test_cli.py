@@ -91,6 +91,7 @@ def test_run_exits_with_the_status_of_the_rank_that_failed():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("command", "status", "message"),
     [

@@ -24,7 +24,7 @@ PROCESSES = [name for name in DRIVERS if name != "Unstaged"]  # private arrays o
 NUMBER = 60  # cases for each group of ranks
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("driver", PROCESSES)

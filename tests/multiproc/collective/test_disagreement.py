@@ -102,6 +102,7 @@ def call_something_else(comm, pair, n, odd):
     return str(caught.value), caught.value.ranks
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(
     ("n", "init"),

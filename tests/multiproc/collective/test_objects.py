@@ -66,7 +66,7 @@ def send_things(comm, sizes, key):
     assert all(is_same(got[r], pairs[r][rank]) for r in range(size))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @on_ranks(*RANKS)
 def test_objects_of_all_sizes_arrive_alike_and_unlike(comm):
     for key, nbytes in enumerate(SIZES):

@@ -84,6 +84,7 @@ def overlap_on_one_rank(comm, name, counts, width):
     return refused
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("width", [3, 3000])
 @pytest.mark.parametrize("counts", [[1, 2, 1], [2, 1, 2], [1, 1, 1], [0, 3, 1]], ids=str)
 @on_ranks(3, init=SMALL_SLOTS)

@@ -109,6 +109,7 @@ def test_views_plans_and_background_calls_take_the_shared_memory(comm):
     assert zero_copy in (3, 4, 5)  # one row, of 2400 bytes, may be an eager message, and two rows, too
 
 
+@pytest.mark.sample(2)
 @on_ranks(*GROUPS)
 def test_ranks_close_in_any_order_and_other_communicators_stage(comm):
     """Shared on some ranks, private or closed on the others, in turns: every call is right."""

@@ -97,6 +97,7 @@ def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
 # ---- other threads meanwhile -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "what",
     ["abort", "subgroup", "dup", "empty", "is_broken", "gone_ranks", "close", "receive", "barrier", "looks"],
@@ -185,6 +186,7 @@ WAITING_THREADS = """
     """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("timeout", "end", "status"),
     [

@@ -100,6 +100,7 @@ SHAPES = [in_an_attribute, in_an_object, in_a_list, in_a_dict, in_a_closure, in_
           with_finished_work]  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("shape", SHAPES)
 @on_ranks(2)
 def test_a_communicator_in_garbage_leaves(comm, shape):

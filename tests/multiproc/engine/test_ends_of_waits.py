@@ -179,7 +179,7 @@ def go_on(comm, wait):
     assert (comm.all_reduce(np.ones(LARGE)) == 2).all()
 
 
-@pytest.mark.sample(80)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("spin_us", [-1, 1e9], ids=["sleeps", "spins"])
 @pytest.mark.parametrize(("wait", "end"), [(wait, end) for wait in WAITS for end in ENDS if is_meant(wait, end)])
 def test_everything_that_ends_a_wait_ends_every_kind_of_wait(wait, end, spin_us):

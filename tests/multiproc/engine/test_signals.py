@@ -101,6 +101,7 @@ PEER_ERRORS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_ends_in_every_state_and_its_peers_notice(tmp_path, end):
     script = tmp_path / "end.py"

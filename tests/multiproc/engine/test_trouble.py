@@ -52,7 +52,7 @@ def loop_for_ever(comm, count, memory="private"):
         comm.all_reduce(x, op="max")
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("memory", "count", "threads"),
     [("private", SMALL, 1), ("private", LARGE, 1), ("private", LARGE // 32, 3), ("private", LARGE, 3),

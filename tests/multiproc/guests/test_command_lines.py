@@ -110,6 +110,7 @@ def test_what_is_not_there_is_noticed():
             check(shlex.split(wrong))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "options"), SHORTENED)
 def test_a_program_that_no_other_test_runs_works(name, options, tmp_path):
     if name == "bench_multiprocessing.py":

@@ -42,6 +42,7 @@ def test_programs_of_a_launcher(block):
     run_processes(block.size, execute_for_launcher, block, variables)
 
 
+@pytest.mark.sample(8)
 @those("|as a program")
 def test_a_whole_program(block, tmp_path):
     path = tmp_path / "program.py"

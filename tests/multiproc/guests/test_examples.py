@@ -42,6 +42,7 @@ TABLE = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "n"), [
     pytest.param(name, n, marks=pytest.mark.long if n != numbers[0] else ())
     for name, (_, numbers, _) in TABLE.items() for n in numbers

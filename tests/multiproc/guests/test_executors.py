@@ -42,6 +42,7 @@ def run_or_end(x):
     return x
 
 
+@pytest.mark.sample(1)
 def test_a_lost_worker_fails_the_futures_that_it_ran_and_no_others(context):
     with shmring.multiprocessing.ProcessPoolExecutor(2, context) as executor:
         futures = [executor.submit(run_or_end, x) for x in range(10)]
@@ -122,6 +123,7 @@ def make(kind):
     return kind()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("error", "call"),
     [
@@ -146,6 +148,7 @@ def fail_to_start(*_):
     raise LookupError("this initializer fails")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("initializer", [fail_to_start, os._exit])
 def test_an_initializer_that_always_fails_breaks_the_executor(context, initializer):
     executor = shmring.multiprocessing.ProcessPoolExecutor(2, context, initializer, (3,))
@@ -168,11 +171,13 @@ def get_started(_):
     return started
 
 
+@pytest.mark.sample(1)
 def test_the_initializer_runs_in_each_worker(context):
     with shmring.multiprocessing.ProcessPoolExecutor(2, context, start, (5,)) as executor:
         assert list(executor.map(get_started, range(9))) == [5] * 9
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_start_as_calls_need_them_and_are_replaced_after_their_calls(method):
@@ -311,6 +316,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("end", ["shut", "left"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_the_interpreter_exits_when_all_futures_are_done(tmp_path, method, end):

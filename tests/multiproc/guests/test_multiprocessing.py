@@ -129,6 +129,7 @@ def test_every_module_of_the_standard_one_can_be_imported_from_ours():
 # ---- connections -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks
 @pytest.mark.parametrize("method", METHODS)
 def test_objects_of_any_size_come_back_as_they_went(method):
@@ -336,6 +337,7 @@ def test_put_never_blocks_without_a_maxsize_and_keeps_the_order():
     q.join_thread()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks
 @pytest.mark.parametrize("method", METHODS)
 def test_several_processes_put_and_one_gets_all(method):
@@ -425,6 +427,7 @@ def test_a_pool_maps_over_large_arrays(method):
         pool.join()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks
 @pytest.mark.parametrize("method", METHODS)
 def test_an_executor_of_the_standard_library_takes_the_context(method):

@@ -61,6 +61,7 @@ def run_standard_tests(folder, method, names):
     return done.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_part_of_the_standard_tests_passes(tmp_path, method):
     run_standard_tests(tmp_path, method, QUICK[method])

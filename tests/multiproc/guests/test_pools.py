@@ -71,6 +71,7 @@ def outcomes(results):
             found.append(error)
 
 
+@pytest.mark.sample(1)
 def test_a_lost_task_raises_at_its_place_and_all_others_go_on(context):
     with context.Pool(2) as pool:
         found = outcomes(pool.imap(run_or_end, range(10)))
@@ -123,6 +124,7 @@ def pending_of(pool):
     return list(pool._tasks._pending)
 
 
+@pytest.mark.sample(1)
 def test_idle_workers_that_are_killed_take_no_task_with_them(context):
     with context.Pool(2) as pool:
         for _ in range(4):
@@ -148,6 +150,7 @@ def note_and_return(path, x, argument, nbytes):
     return x, np.full(nbytes, x % 251, np.uint8)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("argument_nbytes", "nbytes"),
     [(8, 8), (8, 3 << 20), (3 << 20, 8)],
@@ -196,6 +199,7 @@ class KillsWorker:
         return KillsWorker, (0,)
 
 
+@pytest.mark.sample(1)
 def test_a_worker_that_ends_as_it_takes_a_task_or_sends_a_result_loses_that_task(context):
     with context.Pool(2) as pool:
         found = outcomes(pool.imap(abs, [1, ExitsWorker(), 3]))
@@ -222,6 +226,7 @@ def make_exiting():
     return Exiting()
 
 
+@pytest.mark.sample(1)
 def test_what_cannot_be_unpickled_fails_its_own_call(context):
     with context.Pool(2) as pool:
         with pytest.raises(LookupError, match="cannot be unpickled"):
@@ -233,6 +238,7 @@ def test_what_cannot_be_unpickled_fails_its_own_call(context):
         assert pool.map(abs, range(9)) == list(range(9))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("end", "status"), [(os._exit, 3), (sys.exit, 3), (int, 1)])  # int(3, 3): a TypeError
 def test_workers_that_never_start_fail_all_calls_and_are_not_started_for_ever(context, end, status):
     with context.Pool(2, initializer=end, initargs=(3,) if end is not int else (3, 3)) as pool:
@@ -277,6 +283,7 @@ def test_workers_are_processes_of_the_context_of_the_program():
         assert pool.apply(abs, (-1,)) == 1
 
 
+@pytest.mark.sample(1)
 def test_a_worker_that_is_replaced_after_its_tasks_loses_none(context):
     with context.Pool(2, maxtasksperchild=2) as pool:
         assert pool.map(abs, range(20), chunksize=1) == list(range(20))
@@ -296,6 +303,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_end_when_their_parent_is_killed(method, tmp_path):
     (tmp_path / "parent.py").write_text(LEAVES_WORKERS)

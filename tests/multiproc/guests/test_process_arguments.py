@@ -59,6 +59,7 @@ def report_nested(box, results):
     results.put((total, grown, array is same, int(view[0]), int(array[1]), box["small"].tolist()))
 
 
+@pytest.mark.sample(1)
 @METHODS
 def test_arrays_anywhere_in_the_arguments_are_mapped_and_the_processes_own(method):
     context = shmring.multiprocessing.get_context(method)
@@ -83,6 +84,7 @@ def report_memory(array, results):
     results.put((memory_of(array), int(array[0]), array.flags.writeable))
 
 
+@pytest.mark.sample(1)
 @METHODS
 def test_processes_that_are_started_one_after_the_other_get_the_same_memory(method):
     context = shmring.multiprocessing.get_context(method)
@@ -141,6 +143,7 @@ def memories_of(arrays, results):
     results.put((sum(int(array[-1]) for array in arrays), [memory_of(array)[1] != "0" for array in arrays]))
 
 
+@pytest.mark.sample(1)
 @METHODS
 def test_of_very_many_arrays_the_largest_are_blocks(method, monkeypatch):
     monkeypatch.setattr(processes, "MOST_BLOCKS", 3)

@@ -200,6 +200,7 @@ def change(items):
     items.shm.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_lists(method):
     items = ShareableList([1, "a text", 2.5, None, b"bytes", True])

@@ -140,17 +140,20 @@ def run_without_streams(tmp_path, closed, program, *args, module=()):
     return status, said.read_text()
 
 
+@pytest.mark.sample(1)
 @CLOSED
 def test_no_end_gets_the_number_of_a_stream(tmp_path, closed):
     assert run_without_streams(tmp_path, closed, ENDS) == (0, "well\n")
 
 
+@pytest.mark.sample(3)
 @CLOSED
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_processes_of_such_a_program_work(tmp_path, closed, method):
     assert run_without_streams(tmp_path, closed, PROCESSES, method) == (0, "well\n")
 
 
+@pytest.mark.sample(1)
 @CLOSED
 def test_a_launcher_without_streams_works(tmp_path, closed):
     assert run_without_streams(tmp_path, closed, RANKS, module=("-m", "shmring", "run", "-n", "2")) == (0, "")

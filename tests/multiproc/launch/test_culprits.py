@@ -58,6 +58,7 @@ def run_ranks_of(tmp_path, program, *arguments, size, status):
     ).stderr.splitlines()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("how", "status"), [("exit", 3), ("raise", 1), ("abort", 1)])
 def test_run_reports_the_rank_that_failed_of_itself(tmp_path, how, status):
     lines = run_ranks_of(tmp_path, PROGRAM, how, size=3, status=status)

@@ -56,6 +56,7 @@ assert shmring.spawn(shmring.Communicator.barrier, 2) == [None, None]
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_functions_and_classes_of_a_session_are_passed_by_value(method):
     pytest.importorskip("cloudpickle")
@@ -106,6 +107,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", WAYS)
 def test_functions_of_a_program_that_is_in_no_module_are_passed_by_value(tmp_path, how):
     pytest.importorskip("cloudpickle")

@@ -380,6 +380,7 @@ class Signals:
         return signal.raise_signal, (self.number,)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize(
     ("number", "error", "timeout"),
@@ -611,6 +612,7 @@ IGNORING = """
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_a_program_that_ignores_the_ends_of_its_children_gets_results_and_errors(tmp_path, method):
     process = start_script(tmp_path, IGNORING, method, stdout=subprocess.PIPE)

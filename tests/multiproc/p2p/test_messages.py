@@ -282,6 +282,7 @@ def test_everyone_may_send_first_up_to_what_a_pair_queue_holds(comm, nbytes, tim
             assert (x == src).all()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("nbytes", [8, 8 << 20])
 @on_ranks(*GROUPS)
 def test_sendrecv_round_a_ring_never_deadlocks(comm, nbytes):

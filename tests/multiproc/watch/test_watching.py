@@ -83,6 +83,7 @@ def assert_asleep(ranks):
     assert [one["rank"] for one in ranks if not (one["awaits"] and one["place"])] == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", [name for name, (_, _, waiting) in CALLS.items() if waiting])
 def test_a_stopped_rank_keeps_those_that_wait_for_it(name):
     _, shown, waiting = CALLS[name]

@@ -201,6 +201,7 @@ def changing(generator):
     return inside
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("lead", [2, 10])
 @pytest.mark.parametrize("size", [2, 3, 8, 64])
 def test_ranks_never_disagree(size, lead, seed):

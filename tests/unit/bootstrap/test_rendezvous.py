@@ -305,6 +305,7 @@ def stop_while_unlinking(rank, session, count):
         segment.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("end", ["resume", "kill"])
 def test_a_rank_that_stops_while_it_unlinks_names_stops_no_other(session, count, end):

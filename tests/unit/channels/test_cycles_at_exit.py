@@ -38,6 +38,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("collects", [False, True])
 @pytest.mark.parametrize("what", MAKERS)
 def test_what_a_cycle_holds_ends_with_the_interpreter(what, collects):

@@ -104,6 +104,7 @@ class OtherThread:
         self.thread.join()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("make", "call"), CALLS.values(), ids=CALLS)
 def test_other_threads_run_while_a_long_message_is_copied(make, call):
     def other_ran():

@@ -113,6 +113,7 @@ TABLE = [pytest.param(make, call, id=f"{make.__name__}-{name}") for make in CALL
 LONG_IN_A_FULL_RING = pytest.param(sender, lambda end, t: end.send(bytes(9999), t), id="sender-send, a long message")
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("make", "call"), TABLE)
 def test_every_timeout_means_the_same_to_every_call(make, call):
     for timeout in (None, 0, 0.0, 1e-9, 5, float("inf"), 2**70, 1e300, 10**400, np.float32(1), True):

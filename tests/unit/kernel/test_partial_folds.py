@@ -34,6 +34,7 @@ def operands(name, count, seed):
         return [x.astype(dtype) for x in found]
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize(("op", "name"), DEFINED)
 def test_a_fold_made_in_parts_has_the_bits_of_one_that_was_not(op, name, seed):
     rng = np.random.default_rng(seed)

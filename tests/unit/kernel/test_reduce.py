@@ -97,6 +97,7 @@ def assert_agrees(sources, op):
         assert_same_bits(hooks.reduce_arrays(sources, op, kernel=kernel), expected, op, kernel, len(sources))
 
 
+@pytest.mark.sample(50)
 @each_pair
 def test_every_count_and_number_of_sources_gives_the_bits_of_the_model(op, dtype):
     rng = np.random.default_rng(SEED)
@@ -127,6 +128,7 @@ def test_unaligned_starts_and_in_place_results_make_no_difference(op, dtype):
                 assert_same_bits(sources[j], original[j], "a source changed", j)
 
 
+@pytest.mark.sample(30)
 @each_kernel
 @pytest.mark.parametrize("stores", [*STORES, ("streaming", "prefetched"), ("prefetched", "ordinary")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "complex128", "float8_e4m3fn"])
@@ -155,6 +157,7 @@ def test_a_second_destination_and_all_stores_get_the_same_bits(dtype, stores, ke
                     assert_same_bits(sources[j], original[j], "a source changed", j)
 
 
+@pytest.mark.sample(3)
 @each_kernel
 @pytest.mark.parametrize("stores", STORES)
 def test_a_thousand_sources_are_folded_in_order(kernel, stores):

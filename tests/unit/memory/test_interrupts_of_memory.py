@@ -89,6 +89,7 @@ def meet(name):
         own.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of open(), where no name refers to its result yet
 @pytest.mark.parametrize("call", [make, make_sparse, make_unnamed, attach, join, remove, lose, meet])
 def test_an_interrupt_at_any_instruction_reaches_the_caller_and_leaves_nothing(call, session, monkeypatch):

@@ -373,6 +373,7 @@ MAKERS = """
 DEVICES = "mknod /dev/null c 1 3; mknod /dev/urandom c 1 9"
 
 
+@pytest.mark.sample(1)
 @needs_mount
 @pytest.mark.parametrize(
     ("mount", "message"),

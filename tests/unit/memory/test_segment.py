@@ -739,6 +739,7 @@ class FailOnce:
             raise self.error
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize("error", [lambda: OSError(errno.EIO, "out of luck"), KeyboardInterrupt], ids=["EIO", "ctrl-c"])
 def test_each_system_call_of_a_segments_life_may_fail_and_nothing_is_left(name, session, error, stale):

@@ -22,7 +22,7 @@ def sizes_around_thresholds(size, limits):
     return sorted({0, 8, *near})
 
 
-@pytest.mark.sample(19)
+@pytest.mark.sample(8)
 @each_form
 def test_every_plan_gives_the_modelled_result_for_one_to_nine_ranks(kind, algorithm, place, seed, long_run):
     rng = random.Random(f"{seed} {kind} {algorithm} {place}")
@@ -34,6 +34,7 @@ def test_every_plan_gives_the_modelled_result_for_one_to_nine_ranks(kind, algori
             verify([call], planner(algorithm, limits), limits, at_random(rng.random()), seed)
 
 
+@pytest.mark.sample(20)
 @each_form
 def test_every_rank_can_be_root(kind, algorithm, place, seed):
     for size in (2, 3, 5):
@@ -42,7 +43,7 @@ def test_every_rank_can_be_root(kind, algorithm, place, seed):
             verify([call_of(kind, size, 1000, place, root)], planner(algorithm, limits), limits, lowest, seed)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @each_builder
 def test_every_plan_stands_every_order_of_ranks(kind, algorithm, seed):
     size = 4

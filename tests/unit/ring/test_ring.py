@@ -550,6 +550,7 @@ def test_an_impossible_tail_never_leads_the_consumer_anywhere(start, wrong):
     assert not consumer.ended
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("nslots", [1 << 29, 1 << 30, 1 << 32])
 def test_the_filler_before_the_longest_frame_of_a_huge_ring_has_a_length(nslots):
     """The length of a frame, and of what fills the ring up to its end, has 32 bits."""
@@ -712,7 +713,7 @@ def check_sequence(memory, count, seed):
     assert got == count
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("nslots", "count"), [(1, 2_000), (2, 4_000), (8, 10_000)])
 @pytest.mark.parametrize("start", [0, LAST - 1_500])
 def test_two_processes_see_the_exact_sequence(nslots, count, start, seed):

@@ -11,6 +11,7 @@ hooks = compiled.load("word_hooks")
 needs_words = pytest.mark.skipif(not can_sleep_on_words([]), reason="needs futex_waitv")
 
 
+@pytest.mark.sample(6)
 @needs_words
 @pytest.mark.parametrize("start", [0, 2**32 - 1000, 2**62 - 1000, 2**64 - 1000])
 @pytest.mark.parametrize("nwords", [2, 5, hooks.WORDS])
