@@ -50,11 +50,11 @@ with shmring.init() as comm:
 """
 
 
-def run_ranks_of(tmp_path, program, *arguments, size, status):
+def run_ranks_of(tmp_path, program, *arguments, size, status, options=()):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
     return run_program(
-        sys.executable, "-m", "shmring", "run", "-n", str(size), path, *arguments, status=status
+        sys.executable, "-m", "shmring", "run", "-n", str(size), *options, path, *arguments, status=status
     ).stderr.splitlines()
 
 
@@ -67,10 +67,13 @@ def test_run_reports_the_rank_that_failed_of_itself(tmp_path, how, status):
 
 
 def test_the_others_print_their_errors_before_they_are_ended(tmp_path):
-    lines = run_ranks_of(tmp_path, PROGRAM, "exit", size=3, status=3)
+    # Tagged, each line is whole: two ranks print at once.
+    lines = run_ranks_of(tmp_path, PROGRAM, "exit", size=3, status=3, options=["--tag-output"])
     text = "rank 1 aborted: SystemExit: 3"
-    assert sum(line.startswith("shmring.errors.AbortedError: ") and line.endswith(text) for line in lines) == 1
-    assert sum(line.startswith("RuntimeError: in a callback of C++: ") and line.endswith(text) for line in lines) == 1
+    assert sum(line.startswith("[0] shmring.errors.AbortedError: ") and line.endswith(text) for line in lines) == 1
+    assert (
+        sum(line.startswith("[2] RuntimeError: in a callback of C++: ") and line.endswith(text) for line in lines) == 1
+    )
 
 
 LEAVES_EARLY = """
