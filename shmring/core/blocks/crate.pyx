@@ -156,18 +156,16 @@ cdef class Crate:
         cdef int flags
         cdef list files = [], some
         memcpy(&made, <const char *>tail, sizeof(tail_t))
-        reason = ""
-        while len(files) < made.count and not reason:
+        while len(files) < made.count:
             if not self.peek(&found) or found > made.ticket:
-                reason = "the process that had taken it has ended"
-                break
+                return Arrival(files, "the process that had taken it has ended", made.pid)
             some = []
             flags = self.receive(some)
             if found == made.ticket:
                 files += some
                 if flags & MSG_CTRUNC:
-                    reason = "this process has as many files open as it may (ulimit -n)"
-        return Arrival(files, reason, made.pid)
+                    return Arrival(files, "this process has as many files open as it may (ulimit -n)", made.pid)
+        return Arrival(files, "", made.pid)
 
     cdef bint peek(self, uint64_t *ticket) except -1:
         """The ticket of the next message; False: there is none."""

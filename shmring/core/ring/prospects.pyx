@@ -57,7 +57,8 @@ cdef int nolder = 0
 
 def _note_older_threads():
     global older, nolder
-    threads = set(map(int, os.listdir("/proc/self/task"))) - {thread.native_id for thread in threading.enumerate()}
+    pythons = {threading.get_native_id(), *(thread.native_id for thread in threading.enumerate())}
+    threads = set(map(int, os.listdir("/proc/self/task"))) - pythons
     older = <int32_t *>malloc((len(threads) + 1) * sizeof(int32_t))
     if older == NULL:
         raise MemoryError
