@@ -1,5 +1,6 @@
 """What all tests share: the harness of ranks as fixtures, the leak check around every test, the seed, the long runs."""
 
+import gc
 import os
 import random
 import signal
@@ -82,6 +83,7 @@ def pytest_collection_finish(session):
         harness.nursery()
         # multiprocessing keeps one helper process for all of a program's life; no test is to blame for it.
         resource_tracker.ensure_running()
+        gc.freeze()  # collections pass over what was collected here, and children that a test forks share its pages
 
 
 @pytest.hookimpl(tryfirst=True)
