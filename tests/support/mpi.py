@@ -34,13 +34,18 @@ def flavour(python: str) -> str:
 
 
 def run(python: str, n: int, *command: str, options=(), env=None) -> subprocess.CompletedProcess:
-    """Run ``python *command`` in ``n`` ranks."""
+    """Run ``python *command`` in ``n`` ranks. What MPICH leaves in /dev/shm where a rank was killed is removed."""
     beside = Path(python).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec"
-    return subprocess.run(
-        [mpiexec, *options, "-n", str(n), python, *command],
-        capture_output=True, text=True, timeout=300, env={**environment(), **(env or {})},
-    )  # fmt: skip
+    before = set(Path("/dev/shm").glob("mpich_shm_*"))
+    try:
+        return subprocess.run(
+            [mpiexec, *options, "-n", str(n), python, *command],
+            capture_output=True, text=True, timeout=300, env={**environment(), **(env or {})},
+        )  # fmt: skip
+    finally:
+        for left in set(Path("/dev/shm").glob("mpich_shm_*")) - before:
+            left.unlink(missing_ok=True)
 
 
 def environment() -> dict[str, str]:
