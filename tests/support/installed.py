@@ -21,6 +21,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from Cython.Build.Dependencies import create_dependency_tree
 
 import shmring
 
@@ -38,12 +39,13 @@ def stale_extensions() -> list[str]:
     os.chdir(ROOT)
     try:
         extension = runpy.run_path("setup.py", run_name="setup")["extension"]
+        behind = create_dependency_tree(quiet=True).all_dependencies
         built = map(str, Path("shmring").rglob(f"*{EXTENSION_SUFFIXES[0]}"))
         stems = {path: path.removesuffix(EXTENSION_SUFFIXES[0]) for path in built if "/_cython." not in path}
         found = [path for path, stem in stems.items() if not os.path.exists(f"{stem}.pyx")]
         for path in sorted(map(str, Path("shmring").rglob("*.pyx"))):
             known, built = extension(path), Path(path.removesuffix(".pyx") + EXTENSION_SUFFIXES[0])
-            newest = max(os.stat(source).st_mtime for source in (*known.sources, *known.depends))
+            newest = max(os.stat(source).st_mtime for source in {*known.sources, *known.depends, *behind(path)})
             if not built.exists() or built.stat().st_mtime < newest:
                 found.append(path)
         return sorted(found)

@@ -32,6 +32,6 @@ enum {
 _Static_assert(SHMRING_KIND_AT + SHMRING_KIND_BITS + 1 == 64, "the fields fill a word");
 _Static_assert(SHMRING_NDTYPES <= SHMRING_DTYPE_MASK, "an element type more than a signature has numbers for");
 _Static_assert(SHMRING_NOPS <= SHMRING_NO_OP, "an operation more than a signature has numbers for");
-_Static_assert(KIND_END <= SHMRING_BY_COUNTS, "a kind of call more than a signature has numbers for");
+_Static_assert((int) KIND_END <= (int) SHMRING_BY_COUNTS, "a kind of call more than a signature has numbers for");
 
 #endif
