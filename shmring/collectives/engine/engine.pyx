@@ -58,6 +58,10 @@ from shmring.collectives.plan.limits import Limits
 
 cdef enum:
     BRIEF_LOOKS_CROWDED = 2
+    # Of ranks that outnumber the processors, before they yield. A collective needs all of them: the next one should run
+    # at once. Two that send to each other get on without yields while both run, as long as they wait for each other.
+    FEW_LOOKS = 8
+    MORE_LOOKS = 64
     EXCHANGED = 4                # a setting of `stores`: ordinary ones, and all-reduces are exchanges
     MOST_PROGRAMS = 256          # a few KiB each; an application that calls with ever new sizes must not grow
 
@@ -236,8 +240,11 @@ cdef class Engine:
         """Set how long this rank spins before it sleeps, given the processors that the ranks share."""
         cdef int size = self.c.group.size
         self.c.group.spin_ns = self.config.spin_ns(size, processors)
-        self.c.group.yields = 4 if size <= processors else 16
-        self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        cdef bint is_crowded = size > processors
+        self.c.group.yields = 16 if is_crowded else 4
+        self.c.group.looks = FEW_LOOKS if is_crowded else 0
+        self.c.group.message_looks = (MORE_LOOKS if processors >= 2 else FEW_LOOKS) if is_crowded else 0
+        self.c.brief_looks = BRIEF_LOOKS_CROWDED if is_crowded else BRIEF_LOOKS
 
     def apply_tuning(self, thresholds):
         """Apply what calibration has led to (`shmring.collectives.bootstrap.tuning`): before the first call, alike on

@@ -319,7 +319,7 @@ cdef int spin(pair_queues_t *l, patience_t *patience) noexcept nogil:
 cdef inline sleeper_t sleeper_of(pair_queues_t *l, int64_t spin_ns) noexcept nogil:
     cdef shmring_outbox *own = l.group.outbox[l.group.rank]
     return sleeper_t(word=&own.pair_queues_asleep, what=0, wake=&own.pair_queues_wake, next=NULL, spin_ns=spin_ns,
-                     yields=l.group.yields, tick_ns=l.group.tick_ns, spin=&l.spin)
+                     yields=l.group.yields, tick_ns=l.group.tick_ns, spin=&l.spin, looks=l.group.message_looks)
 
 
 cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:

@@ -101,6 +101,7 @@ typedef struct shmring_sleeper {
     int yields;
     int64_t tick_ns; /* longest sleep; < 0: no limit */
     shmring_spin *spin; /* NULL: it spins for all of spin_ns */
+    int looks;          /* before the clock is read first, and so before the first yield; 0: LOOKS_PER_CLOCK */
 } shmring_sleeper;
 
 /* Whether other programs compute on the processors that a waiter uses. There a yield lasts a time slice, milliseconds,
@@ -255,7 +256,7 @@ static inline void learn_spin(const shmring_sleeper *s, const shmring_patience *
 static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
     int64_t now = monotonic_ns();
     p->stage = SPINS;
-    p->looks = LOOKS_PER_CLOCK;
+    p->looks = s->looks ? s->looks : LOOKS_PER_CLOCK;
     p->began_ns = p->looked_ns = now;
     p->spin_until_ns = now + spin_budget(s);
     p->check_at_ns = now + LONGEST_SPIN_NS;

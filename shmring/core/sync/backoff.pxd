@@ -77,6 +77,7 @@ cdef extern from "core/c/backoff.h" nogil:
         int yields
         int64_t tick_ns
         spin_t *spin
+        int looks
 
     int64_t now_ns "monotonic_ns"()
     void sleep_on(sem_t *sem, int64_t ns)

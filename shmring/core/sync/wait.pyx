@@ -139,7 +139,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
             end_wait(patience, NULL)      # no sleep is announced between two calls
         return READY
     sleeper = sleeper_t(word=&own.asleep, what=wait_word(counter, rank, need), wake=&own.wake, next=NULL,
-                        spin_ns=g.spin_ns, yields=g.yields, tick_ns=g.tick_ns, spin=NULL)
+                        spin_ns=g.spin_ns, yields=g.yields, tick_ns=g.tick_ns, spin=NULL, looks=g.looks)
     while True:
         if step >= CHECK:
             store_relaxed_u64(&own.waiting_since, <uint64_t> patience.began_ns)
