@@ -144,9 +144,11 @@ class ParallelBuild(build_ext):
         super().copy_extensions_to_source()
 
 
-if __name__ == "__main__":
+def extensions() -> list[Extension]:
+    """All extension modules; none on systems where shmring does not work."""
     paths = [*sorted(glob("shmring/**/*.pyx", recursive=True)), "shmring/_cython.c"]
-    setup(
-        ext_modules=[extension(path) for path in paths] if sys.platform == "linux" else [],
-        cmdclass={"build_ext": ParallelBuild},
-    )
+    return [extension(path) for path in paths] if sys.platform == "linux" else []
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})
