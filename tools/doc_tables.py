@@ -1,4 +1,5 @@
-"""Write the tables of `docs/` that the code gives: all errors, all settings and all environment variables.
+"""Write the tables of `docs/` that the code gives, all errors, all settings and all environment variables, and the
+picture of the figures in the README.
 
 `tests/unit/base/test_doc_tables.py` compares.
 """
@@ -90,6 +91,46 @@ def with_table(name: str, page: str) -> str:
     return f"{head}{begin}\n{TABLES[name][1]()}\n{END}{rest.partition(END)[2]}"
 
 
+# ---- the picture ----
+
+PICTURE = DOCS / "pictures" / "figures.svg"
+WIDTH, LEFT, LONGEST, ROW_HEIGHT = 500, 152, 250, 74
+STYLE = """<style>
+text { font: 16px system-ui, sans-serif; fill: #24292f } .task { font-weight: 600 } .faint { fill: #57606a }
+.ours { fill: #1a7f37 } .theirs { fill: #afb8c1 }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .faint { fill: #9da7b1 } .ours { fill: #3fb950 } .theirs { fill: #57606a }
+}
+</style>"""
+
+
+def picture(readme: str) -> str:
+    """Two bars for each row of the table of figures."""
+    rows = re.findall(r"^\| \[(.+?)\]\(.+?\) \| (.+?) \| (.+?), (.+?) \| (.+?) \|$", readme, re.MULTILINE)
+    height = ROW_HEIGHT * len(rows)
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+             f'viewBox="0 0 {WIDTH} {height}">', STYLE]  # fmt: skip
+    for i, (task, ours, peer, theirs, ratio) in enumerate(rows):
+        y = 20 + ROW_HEIGHT * i
+        lines.append(f'<text x="8" y="{y}" class="task">{task}</text>')
+        lines.append(f'<text x="{WIDTH - 8}" y="{y}" text-anchor="end">{ratio} times as fast</text>')
+        longest = max(_microseconds(ours), _microseconds(theirs))
+        for name, time, kind in (("shmring", ours, "ours"), (peer, theirs, "theirs")):
+            y += 22 if kind == "ours" else 20
+            length = LONGEST * _microseconds(time) / longest
+            lines.append(f'<text x="{LEFT - 10}" y="{y}" text-anchor="end">{name}</text>')
+            bar = f'x="{LEFT}" y="{y - 14}" width="{length:.1f}" height="17" rx="2"'
+            lines.append(f'<rect {bar} class="{kind}"/>')
+            lines.append(f'<text x="{LEFT + length + 6:.1f}" y="{y}" class="faint">{time}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _microseconds(time: str) -> float:
+    number, unit = time.split()
+    return float(number) * {"us": 1, "ms": 1000}[unit]
+
+
 if __name__ == "__main__":
+    PICTURE.write_text(picture((DOCS.parent / "README.md").read_text()))
     for name, (page, _) in TABLES.items():
         page.write_text(with_table(name, page.read_text()))
