@@ -113,9 +113,10 @@ def test_a_segment_is_private_reserved_zero_and_seen_by_every_process_that_attac
             assert peer.is_live()
 
 
-def test_a_sparse_end_has_no_memory_before_it_is_reserved(name):
+@pytest.mark.parametrize("pages", [{}, {"huge": True, "prefault": True}])
+def test_a_sparse_end_has_no_memory_before_it_is_reserved(name, pages):
     descriptors = len(os.listdir("/proc/self/fd"))
-    with create(name, NBYTES + 40_960, sparse_nbytes=40_960, kind=RING) as mine:
+    with create(name, NBYTES + 40_960, sparse_nbytes=40_960, kind=RING, **pages) as mine:
         status = os.stat(path_of(name))
         assert (status.st_size, status.st_blocks * 512) == (NBYTES + 40_960, NBYTES)
         mine.announce()
