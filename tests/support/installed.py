@@ -21,7 +21,6 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
-from Cython.Build.Dependencies import create_dependency_tree
 
 import shmring
 
@@ -35,6 +34,8 @@ def is_in_place() -> bool:
 
 def stale_extensions() -> list[str]:
     """The .pyx files of which nothing was built in place, or only of older sources; extensions whose source is gone."""
+    from Cython.Build.Dependencies import create_dependency_tree  # a checkout that is built in place has it
+
     here = os.getcwd()
     os.chdir(ROOT)
     try:

@@ -514,6 +514,16 @@ def test_records_move_as_arrays():
     assert receiver.try_recv()["number"] == 1
 
 
+def test_the_room_for_records_is_the_capacity_up_to_a_power_of_two_of_them():
+    for nbytes, nrecords in ((64, 1), (65, 2), (129, 4)):
+        sender, receiver = shmring.channel(nbytes, dtype="V64")
+        with sender, receiver:
+            for _ in range(nrecords):
+                sender.send(np.zeros((), "V64"), 0)
+            with pytest.raises(queue.Full):
+                sender.send(np.zeros((), "V64"), 0)
+
+
 def test_records_stream_through_a_smaller_ring():
     sender, receiver = shmring.channel(64, dtype="i8")
     numbers = np.arange(5000)
