@@ -22,6 +22,7 @@ from shmring.collectives.bootstrap.environment import rank_variables
 from shmring.collectives.engine.kinds import check_size
 from shmring.core.base import followed
 from shmring.core.base.pace import Pace
+from shmring.core.base.sysfs import stat_fields
 from shmring.core.memory.descriptor import hold_standard
 from shmring.core.memory.sweep import sweep
 from shmring.core.placement.cpu_binding import masks
@@ -55,6 +56,7 @@ _MISSED_SIGNAL_S = 0.5
 # one that failed of itself.
 _LAST_WORDS_S = 0.5
 _CULPRIT_S = 5.0
+_EXEC_S = 0.2  # in which a process without an environment gets one
 _SI_KERNEL = 0x80  # si_code of what the terminal sends, to the whole foreground group
 
 
@@ -355,13 +357,27 @@ def _end_adopted(older: set[int], grace: float, session: str | None) -> None:
 
 
 def _is_of(pid: int, session: str) -> bool:
-    """Whether a process was started in a session; True of a zombie, which has no environment any more."""
+    """Whether a process was started in a session; True of a zombie, which has no environment any more.
+
+    A process has none for a moment in the middle of an exec, too: it is looked at again.
+    """
+    pace, until = Pace(), time.monotonic() + _EXEC_S
+    while not (environment := _environment(pid)):
+        fields = stat_fields(pid)
+        if not fields or fields[0] in "ZX":
+            return True
+        if time.monotonic() > until:
+            return False
+        pace.pause()
+    return f"SHMRING_SESSION={session}".encode() in environment.split(b"\0")
+
+
+def _environment(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
-            variables = environ.read().split(b"\0")
+            return environ.read()
     except OSError:
-        return True
-    return variables == [b""] or f"SHMRING_SESSION={session}".encode() in variables
+        return b""
 
 
 def _copy_lines(source: IO[bytes], target: int, tag: bytes) -> None:

@@ -74,7 +74,7 @@ typedef struct {
     bool is_announced;
     int64_t began_ns; /* this wait; valid unless FRESH */
     int64_t spin_until_ns;
-    int64_t looked_ns; /* spinning: when the clock was last read */
+    int64_t looked_ns; /* when the clock was last read, for the spin or the timeout; valid unless FRESH */
     int64_t check_at_ns;
     int64_t tick_ns;
     int64_t timeout_ns;  /* < 0: no limit */
@@ -222,16 +222,22 @@ static inline void be_patient(shmring_patience *p, int64_t timeout_ns) {
     p->deadline_ns = 0;
 }
 
-static inline bool is_past_deadline(const shmring_patience *p) {
-    return p->timeout_ns >= 0 && monotonic_ns() >= p->deadline_ns;
-}
-
-/* A step that began at `since` should have lasted `ns`. If it lasted far longer, this thread did not run: its process was
- * stopped, as the whole job may have been. The timeout does not count that time. */
+/* A step that began at `since`, or what is between two steps, should have lasted `ns`. If it lasted far longer, this
+ * thread did not run: its process was stopped, as the whole job may have been. The timeout does not count that time. */
 static inline void forgive(shmring_patience *p, int64_t since, int64_t ns, int64_t now) {
     int64_t over = now - since - ns;
     if (over > STOP_NS && p->timeout_ns >= 0)
         p->deadline_ns = p->deadline_ns < INT64_MAX - over ? p->deadline_ns + over : INT64_MAX;
+}
+
+static inline bool is_past_deadline(shmring_patience *p) {
+    if (p->timeout_ns < 0) return false;
+    int64_t now = monotonic_ns();
+    if (p->stage != FRESH) {
+        forgive(p, p->looked_ns, 0, now);
+        p->looked_ns = now;
+    }
+    return now >= p->deadline_ns;
 }
 
 /* How long to spin in the wait that begins. */
@@ -299,6 +305,7 @@ static inline int sleep_once(shmring_patience *p, shmring_sleeper *s) {
     int64_t ns = s->tick_ns < 0 ? -1 : p->tick_ns, since = 0;
     if (p->timeout_ns >= 0) {
         since = monotonic_ns();
+        forgive(p, p->looked_ns, 0, since);
         int64_t left = p->deadline_ns - since;
         if (left < 0) left = 0;
         if (ns < 0 || left < ns) ns = left;
@@ -308,7 +315,10 @@ static inline int sleep_once(shmring_patience *p, shmring_sleeper *s) {
     else
         sleep_on_words(s, ns);
     withdraw_sleep(s);
-    if (p->timeout_ns >= 0) forgive(p, since, ns, monotonic_ns());
+    if (p->timeout_ns >= 0) {
+        p->looked_ns = monotonic_ns();
+        forgive(p, since, ns, p->looked_ns);
+    }
     p->is_announced = false;
     p->tick_ns = 2 * p->tick_ns < s->tick_ns ? 2 * p->tick_ns : s->tick_ns;
     return TICK;

@@ -83,7 +83,7 @@ cdef extern from "core/c/backoff.h" nogil:
     void sleep_on(sem_t *sem, int64_t ns)
 
     void be_patient(patience_t *patience, int64_t timeout_ns)
-    bint is_past_deadline(const patience_t *patience)
+    bint is_past_deadline(patience_t *patience)
     int back_off(patience_t *patience, sleeper_t *sleeper)
     int64_t spin_budget(const sleeper_t *sleeper)
     void learn_spin(const sleeper_t *sleeper, const patience_t *patience, bint has_come)

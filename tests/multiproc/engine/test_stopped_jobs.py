@@ -46,6 +46,25 @@ def test_ranks_that_are_stopped_for_longer_than_the_timeout_go_on(tmp_path):
     assert [outcome.result for outcome in gang.outcomes()] == [2, 2]
 
 
+def is_held_up(comm, go):
+    def hold_up(*_):
+        time.sleep(1.5 * TIMEOUT_S)
+        report("it was held up")
+
+    signal.signal(signal.SIGUSR1, hold_up)
+    return arrive_late(comm, go)
+
+
+def test_a_rank_that_is_held_up_between_two_steps_of_a_wait_goes_on(tmp_path):
+    gang = start_ranks(2, is_held_up, tmp_path / "go", init={"spin_us": 0})
+    gang.wait_for("rank 0 waits", [1])
+    gang.signal(0, signal.SIGUSR1)
+    gang.wait_for("it was held up", [0])
+    time.sleep(0.1)  # it looks at the time again
+    (tmp_path / "go").touch()
+    assert [outcome.result for outcome in gang.outcomes()] == [2, 2]
+
+
 def test_a_receiver_that_is_stopped_for_longer_than_the_timeout_goes_on():
     sender, receiver = shmring.channel(4096)
 

@@ -32,6 +32,7 @@ import shmring
 from shmring.core.memory.segment import OUTBOX, create
 from shmring.core.memory.spelling import segment_name
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
+from shmring.launch import run as run_module
 from shmring.launch.command import Command
 from shmring.launch.processes import children, take_signal
 from shmring.launch.run import run
@@ -987,3 +988,26 @@ assert child.returncode == 0
 
 def test_a_run_ends_no_child_of_an_embedding_program(tmp_path):
     run_python("-c", EMBEDDING, tmp_path / "started")
+
+
+def test_a_process_in_the_middle_of_an_exec_is_no_zombie(monkeypatch):
+    started = partial(subprocess.Popen, [sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    looked = []
+
+    def no_environment_at_first(pid, environment=run_module._environment):
+        looked.append(pid)
+        return environment(pid) if len(looked) > 2 else b""
+
+    monkeypatch.setattr(run_module, "_environment", no_environment_at_first)
+    for variables, session, expected in (
+        ({"SHMRING_SESSION": "own"}, "own", True),
+        ({"SHMRING_SESSION": "own"}, "other", False),
+        ({}, "own", False),
+    ):
+        looked.clear()
+        with started(env=variables) as child:
+            assert run_module._is_of(child.pid, session) == expected
+            assert len(looked) > 2
+            child.kill()
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            assert run_module._is_of(child.pid, "other")  # a zombie
