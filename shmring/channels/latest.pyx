@@ -251,7 +251,7 @@ cdef int await_newer(object latest, void *what, patience_t *patience) noexcept n
     cdef uint64_t known = (<uint64_t *>what)[0]
     cdef sleeper_t sleeper = sleeper_t(word=&at.waiting, what=1, wake=&at.woken, next=NULL,
                                        spin_ns=(<Latest>latest).spin_ns, yields=4, tick_ns=LONGEST_SLEEP_NS,
-                                       spin=&(<Latest>latest).spin)
+                                       spin=&(<Latest>latest).spin, looks=0)
     cdef int step, outcome = READY
     while newest_version(at) <= known:
         step = back_off(patience, &sleeper)

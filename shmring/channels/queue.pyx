@@ -973,7 +973,7 @@ cdef int await_gate(object target, void *what, patience_t *patience) noexcept no
     """A step of a wait (core/ring/blocking.pxd) for what the counts of a queue must fulfil; ``what``: a gate_t."""
     cdef gate_t *gate = <gate_t *>what
     cdef sleeper_t sleeper = sleeper_t(word=gate.word, what=1, wake=gate.wake, next=NULL, spin_ns=gate.spin_ns,
-                                       yields=YIELDS, tick_ns=LONGEST_SLEEP_NS, spin=NULL)
+                                       yields=YIELDS, tick_ns=LONGEST_SLEEP_NS, spin=NULL, looks=0)
     cdef int step, outcome = READY
     while not gate.is_open(<Queue>target):
         step = back_off(patience, &sleeper)

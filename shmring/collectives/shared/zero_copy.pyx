@@ -318,7 +318,7 @@ cdef int give_up(Engine e, object error, bint has_accesses) except -1:
         for j in range(e.c.group.size):
             be_patient(&patience, -1)
             sleeper = sleeper_t(word=&own.asleep, what=wait_word(CONSUMED, j, NEVER), wake=&own.wake, next=NULL,
-                                spin_ns=0, yields=0, tick_ns=e.c.group.tick_ns, spin=NULL)
+                                spin_ns=0, yields=0, tick_ns=e.c.group.tick_ns, spin=NULL, looks=0)
             # SYNC accesses over (meets: end_access)
             while load_acquire_u32(&e.c.group.outbox[j].accesses):
                 back_off(&patience, &sleeper)

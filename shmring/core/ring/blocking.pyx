@@ -137,12 +137,12 @@ cdef sleeper_t sleeper_of(awaited_t *a, sem_t *bed) noexcept nogil:
     return sleeper_t(word=w.word, what=waiter_word(a.wake_at) | (0 if bed != NULL else SLEEPS_ON_WORD),
                      wake=bed, next=NULL,
                      spin_ns=0 if w.own.only and w.own.only == w.other.only else w.spin_ns, yields=w.yields,
-                     tick_ns=w.tick_ns, spin=&w.spin)
+                     tick_ns=w.tick_ns, spin=&w.spin, looks=0)
 
 
 cdef sleeper_t shared_sleeper(uint64_t *word, int64_t tick_ns) noexcept nogil:
     return sleeper_t(word=word, what=1 | SLEEPS_ON_WORD, wake=NULL, next=NULL, spin_ns=0, yields=0, tick_ns=tick_ns,
-                     spin=NULL)
+                     spin=NULL, looks=0)
 
 
 cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil:

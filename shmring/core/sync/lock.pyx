@@ -106,7 +106,7 @@ cdef void leave_word(shmring_lock *lock, int outcome) noexcept nogil:
 cdef int lock_step(shmring_lock *lock, member_t *me, patience_t *patience) noexcept nogil:
     """A step of waiting, LOCK_UNREADY after a tick: let Python handle signals and call again."""
     cdef sleeper_t sleeper = sleeper_t(word=&lock.waiting, what=1, wake=&lock.woken, next=NULL, spin_ns=0, yields=0,
-                                       tick_ns=TICK_NS, spin=NULL)
+                                       tick_ns=TICK_NS, spin=NULL, looks=0)
     cdef int step, outcome
     while True:
         outcome = lock_try(lock, me)
