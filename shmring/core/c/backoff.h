@@ -230,14 +230,16 @@ static inline void forgive(shmring_patience *p, int64_t since, int64_t ns, int64
         p->deadline_ns = p->deadline_ns < INT64_MAX - over ? p->deadline_ns + over : INT64_MAX;
 }
 
-static inline bool is_past_deadline(shmring_patience *p) {
-    if (p->timeout_ns < 0) return false;
+/* The time, between two steps of a wait that is not FRESH. */
+static inline int64_t look_at_time(shmring_patience *p) {
     int64_t now = monotonic_ns();
-    if (p->stage != FRESH) {
-        forgive(p, p->looked_ns, 0, now);
-        p->looked_ns = now;
-    }
-    return now >= p->deadline_ns;
+    forgive(p, p->looked_ns, 0, now);
+    p->looked_ns = now;
+    return now;
+}
+
+static inline bool is_past_deadline(shmring_patience *p) {
+    return p->timeout_ns >= 0 && (p->stage == FRESH ? monotonic_ns() : look_at_time(p)) >= p->deadline_ns;
 }
 
 /* How long to spin in the wait that begins. */
@@ -276,9 +278,7 @@ static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
 }
 
 static inline int spin_on(shmring_patience *p, const shmring_sleeper *s) {
-    int64_t now = monotonic_ns();
-    forgive(p, p->looked_ns, 0, now);
-    p->looked_ns = now;
+    int64_t now = look_at_time(p);
     if (now >= p->spin_until_ns || is_crowded(now)) {
         p->stage = YIELDS;
         p->looks = s->yields;
@@ -304,8 +304,7 @@ static inline int sleep_once(shmring_patience *p, shmring_sleeper *s) {
     if (s->wake && !is_sound(s->wake)) return BROKEN;
     int64_t ns = s->tick_ns < 0 ? -1 : p->tick_ns, since = 0;
     if (p->timeout_ns >= 0) {
-        since = monotonic_ns();
-        forgive(p, p->looked_ns, 0, since);
+        since = look_at_time(p);
         int64_t left = p->deadline_ns - since;
         if (left < 0) left = 0;
         if (ns < 0 || left < ns) ns = left;
