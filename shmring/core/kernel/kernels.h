@@ -17,6 +17,11 @@
 void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     char *to = (char *)dst;
     const char *from = (const char *)src;
+    size_t head = -(uintptr_t)to & 63;
+    if (head && nbytes >= 1024) { /* whole lines are stored */
+        memcpy(to, from, head);
+        to += head, from += head, nbytes -= head;
+    }
     for (; nbytes >= 4 * VB; to += 4 * VB, from += 4 * VB, nbytes -= 4 * VB) {
         VU8 a = ISA(load)(from), b = ISA(load)(from + VB), c = ISA(load)(from + 2 * VB), d = ISA(load)(from + 3 * VB);
         ISA(store)(to, a);
