@@ -1275,7 +1275,7 @@ cdef class Communicator:
             schedule, threads, path on shared arrays), and in ``tried_us`` the microseconds of a call with each value of
             what is learned, when last timed by the root or else rank 0; 0 before and on other ranks. ``pair_queues``:
             for each rank to which a message of more than 40 bytes was sent, the bytes of the byte ring, the laps made,
-            how it is stored to, and the microseconds that writing and reading one lap took with each kind of stores.
+            how it is stored to and which part is filled first, and the microseconds of a lap with each value of these.
 
         Notes
         -----

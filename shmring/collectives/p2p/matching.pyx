@@ -17,8 +17,9 @@ from shmring.collectives.engine.engine cimport Engine, timeline_of
 from shmring.collectives.engine.kinds cimport KIND_RECV, KIND_SEND
 from shmring.collectives.engine.recording cimport message_started, note_message, timeline_t
 from shmring.collectives.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
-from shmring.collectives.p2p.pair_queue cimport (next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
-                                     take_message, wake_self)
+from shmring.collectives.p2p.pair_queue cimport (
+    divide_ring, next_cell, pull, push, recv_queue_t, send_queue_t, start_message, take_message, wake_self,
+)
 from shmring.core.c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
 from shmring.core.memory.mapping cimport Mapping
 from shmring.collectives.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, Unexpected, can_hold, is_for,
@@ -63,13 +64,13 @@ cdef class Matching:
             theirs = (<Mapping> engine.mappings[j]).address
             o = &self.queues.send[j]
             o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
-            o.bytes = <char *> o.cells + cells_nbytes
+            divide_ring(o.parts, <char *> o.cells + cells_nbytes, self.queues.ring_nbytes)
             o.own = <shmring_pair_queue_end *> (own + ends) + j
             o.laps.kind = engine.variants.stores
             o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
             i = &self.queues.recv[j]
             i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))
-            i.bytes = <char *> i.cells + cells_nbytes
+            divide_ring(i.parts, <char *> i.cells + cells_nbytes, self.queues.ring_nbytes)
             i.own = o.own
             i.peers = o.peers
 

@@ -1,7 +1,7 @@
 # Pair queues: one SPSC queue for each ordered pair of ranks, for messages of any size.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from shmring.core.c.layout cimport shmring_cell, shmring_laps, shmring_pair_queue_end
+from shmring.core.c.layout cimport SHMRING_NPARTS, shmring_cell, shmring_laps, shmring_pair_queue_end
 from shmring.core.sync.backoff cimport patience_t, spin_t
 from shmring.core.sync.group cimport group_t
 
@@ -19,22 +19,29 @@ cdef enum:
     ANY_PEER = 1
     FIELD = 0xFFFFF
 
-# The sending end of the queue from this rank to one peer. All but `cells` and `bytes` is private.
-# Invariants: sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   filled - drained <= nbytes of the byte ring.
+# A part of a byte ring, as one end sees it: a ring of its own.
+ctypedef struct part_t:
+    char *bytes
+    uint64_t nbytes                # whole lines
+    uint64_t at                    # where the next piece begins
+    uint64_t filled                # the sender's: bytes ever stored, in whole lines,
+    uint64_t drained               # and of these, known to be taken
+
+# The sending end of the queue from this rank to one peer. All but `cells` and the bytes of `parts` is private.
+# Invariants: sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   filled - drained <= nbytes of each part.
 ctypedef struct send_queue_t:
     bint is_open                   # the cells have memory
     bint has_bytes                 # so does the byte ring
     shmring_cell *cells
-    char *bytes
+    part_t parts[SHMRING_NPARTS]
     shmring_pair_queue_end *own          # holds `opened`
     shmring_pair_queue_end *peers        # holds `taken`
     uint64_t sent                  # cells ever published
     uint64_t number                # of the last message: cells published before it, plus one
     uint64_t taken                 # of these, known to be taken by the peer
-    uint64_t filled                # bytes ever stored in the byte ring, in whole lines
-    uint64_t drained               # of these, known to be taken
-    uint64_t *filled_by            # by cell: `filled` after it
-    shmring_laps laps              # the kind of stores of each lap round the byte ring
+    uint64_t *filled_by            # by cell: its part, plus `filled` of that after it
+    shmring_laps laps              # what is learned, from as many bytes at a time as the byte ring has
+    uint64_t written               # bytes ever stored in the byte ring, in whole lines
     int nqueued                    # messages queued for it, including the one under way (collectives/p2p/matching.pyx)
     bint is_busy                   # a message is under way: `done` of its bytes are stored
     const char *source
@@ -49,12 +56,12 @@ ctypedef struct send_queue_t:
 ctypedef struct recv_queue_t:
     bint is_open
     shmring_cell *cells
-    char *bytes
+    part_t parts[SHMRING_NPARTS]
     shmring_pair_queue_end *own          # holds `taken`
     shmring_pair_queue_end *peers        # holds `opened`
     uint64_t taken                 # cells ever taken
     uint64_t number                # of the last message: cells taken before it, plus one
-    uint64_t drained               # bytes ever taken out of the byte ring, in whole lines
+    int part                       # of the last piece
     int nposted                    # requests posted for this peer
     bint is_busy                   # a message is under way: `done` of its bytes are in `target`
     char *target
@@ -76,6 +83,7 @@ ctypedef struct pair_queues_t:
 
 
 # ---- one queue, without waiting ----
+cdef void divide_ring(part_t *parts, char *bytes, uint64_t nbytes) noexcept nogil
 cdef bint takes_whole(pair_queues_t *l, int peer, const void *source, uint64_t nbytes) noexcept nogil
 cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag,
                         int dtype) noexcept nogil

@@ -14,8 +14,8 @@ from libc.string cimport memcpy
 
 from shmring.core.c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring.core.c.faults cimport fault_point
-from shmring.core.c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_ORDINARY, SHMRING_PAIR_QUEUE_NCELLS,
-                                SHMRING_STREAMING, shmring_outbox)
+from shmring.core.c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LARGE, SHMRING_LINE, SHMRING_ORDINARY,
+                                    SHMRING_PAIR_QUEUE_NCELLS, SHMRING_SMALL, SHMRING_STREAMING, shmring_outbox)
 from shmring.core.ring.laps cimport advance_laps, read_in_lap, stores_of_reader, write_in_lap
 from shmring.core.sync.abort cimport in_trouble, report_overwritten
 from shmring.core.sync.backoff cimport (
@@ -28,6 +28,8 @@ from shmring.core.sync.group cimport READY, TROUBLE, UNREADY
 cdef enum:
     LEAST_PIECE_NBYTES = 8192     # a piece costs a cell and a poll: a fifth of a microsecond
     MOST_PIECE_NBYTES = 32768     # longer pieces gain nothing and delay the start of the receiver's copy
+    SMALL_NBYTES = 4 * MOST_PIECE_NBYTES     # of the small part: the pieces that both ends copy, and two more
+    LEAST_DIVIDED_NBYTES = 4 * SMALL_NBYTES  # a byte ring of fewer bytes has no small part
     LEARNED_NBYTES = 256          # shorter pieces do not fill the lines stored past the cache, and gain nothing ahead
 
 
@@ -64,6 +66,36 @@ cdef inline uint64_t next_piece(uint64_t left, uint64_t piece, uint64_t skew) no
     return 0 if piece == 0 else left if left + skew < piece + SHMRING_LINE else piece - skew
 
 
+# ---- the parts of the byte ring --------------------------------------------------------------------------------------
+
+cdef void divide_ring(part_t *parts, char *bytes, uint64_t nbytes) noexcept nogil:
+    """Divide a byte ring. Pieces go to the part that is quicker, and to the other one when that is full."""
+    cdef uint64_t small = SMALL_NBYTES if nbytes >= LEAST_DIVIDED_NBYTES else 0
+    parts[SHMRING_SMALL] = part_t(bytes=bytes, nbytes=small, at=0, filled=0, drained=0)
+    parts[SHMRING_LARGE] = part_t(bytes=bytes + small, nbytes=nbytes - small, at=0, filled=0, drained=0)
+
+
+cdef inline bint leads(const pair_queues_t *l, int peer) noexcept nogil:
+    """Whether this rank learns which part is quicker; the peer answers in the part in which it has received. Of two
+    queues through whose parts messages go to and fro, both must be small to stay in the caches."""
+    return l.group.rank < peer
+
+
+cdef inline bint has_parts(const part_t *parts) noexcept nogil:
+    return parts[SHMRING_SMALL].nbytes != 0
+
+
+cdef inline uint64_t room_in(const part_t *part) noexcept nogil:
+    return part.nbytes - (part.filled - part.drained)
+
+
+cdef inline void advance(part_t *part, uint64_t nbytes) noexcept nogil:
+    """Go past a piece, in whole lines."""
+    part.at += nbytes
+    if part.at >= part.nbytes:
+        part.at -= part.nbytes
+
+
 # ---- waking the peer ------------------------------------------------------------------------------------------------
 
 cdef inline void wake(pair_queues_t *l, int peer, uint64_t word) noexcept nogil:
@@ -91,13 +123,27 @@ cdef inline void wake_peer(pair_queues_t *l, int peer, int shift) noexcept nogil
 cdef bint takes_whole(pair_queues_t *l, int peer, const void *source, uint64_t nbytes) noexcept nogil:
     """Whether all of a message fits the queue now, so that one `push` is enough."""
     cdef send_queue_t *o = &l.send[peer]
-    cdef uint64_t piece = piece_for(l, nbytes), end = skew_of(source) + nbytes
-    return has_room(l, o, 1 if piece == 0 else (end + piece - 1) // piece, 0 if piece == 0 else whole_lines(end))
+    cdef uint64_t piece = piece_for(l, nbytes), end = skew_of(source) + nbytes if piece else 0
+    if not holds(o, piece, end):
+        note_taken(o)
+        return holds(o, piece, end)
+    return True
+
+
+cdef inline bint holds(const send_queue_t *o, uint64_t piece, uint64_t end) noexcept nogil:
+    """Whether pieces that end ``end`` bytes behind a line fit, by the last value loaded; 0: without pieces."""
+    cdef uint64_t ncells = (end + piece - 1) // piece if end else 1, nbytes = whole_lines(end)
+    cdef uint64_t large = room_in(&o.parts[SHMRING_LARGE]), small = room_in(&o.parts[SHMRING_SMALL])
+    # In two parts the last piece of each, which may be longer by a line, may find too little room.
+    return o.sent - o.taken + ncells <= SHMRING_PAIR_QUEUE_NCELLS and (
+        nbytes <= max(large, small) or nbytes + 2 * (piece + SHMRING_LINE) <= large + small)
 
 
 cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag,
                         int dtype) noexcept nogil:
     cdef send_queue_t *o = &l.send[peer]
+    if not leads(l, peer):
+        o.laps.part = l.recv[peer].part
     o.is_busy = True
     o.number = o.sent + 1
     o.source = <const char *> source
@@ -109,37 +155,54 @@ cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t
     o.dtype = dtype
 
 
-cdef inline bint fits(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
-    return o.sent - o.taken + ncells <= SHMRING_PAIR_QUEUE_NCELLS and o.filled - o.drained + nbytes <= l.ring_nbytes
+cdef inline int other_part(int part) noexcept nogil:
+    return SHMRING_LARGE if part == SHMRING_SMALL else SHMRING_SMALL
 
 
-cdef bint has_room(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
-    """Whether so much fits; the peer's counter is loaded only if it does not by the last value loaded."""
-    cdef uint64_t taken
-    if fits(l, o, ncells, nbytes):
-        return True
+cdef inline bint fits(const send_queue_t *o, int part, uint64_t nbytes) noexcept nogil:
+    return o.sent - o.taken < SHMRING_PAIR_QUEUE_NCELLS and nbytes <= room_in(&o.parts[part])
+
+
+cdef int part_for(send_queue_t *o, uint64_t nbytes) noexcept nogil:
+    """The part for the next piece, of so many bytes in whole lines; -1: there is no room. The peer's counter is loaded
+    only if the part to fill first seems full by the last value loaded."""
+    cdef int part = o.laps.part
+    if not fits(o, part, nbytes):
+        note_taken(o)
+        if not fits(o, part, nbytes):
+            part = other_part(part)
+    return part if fits(o, part, nbytes) else -1
+
+
+cdef void note_taken(send_queue_t *o) noexcept nogil:
+    """Load the peer's counter, and conclude what is free."""
+    cdef uint64_t filled
     # SYNC taken (meets: pull). The peer has finished reading those cells and bytes; they may be overwritten.
-    taken = load_acquire_u64(&o.peers.taken)
-    if taken == o.taken or taken - o.taken > o.sent - o.taken:     # an impossible value is ignored
-        return False
-    o.taken = taken
-    o.drained = o.filled_by[(taken - 1) & (SHMRING_PAIR_QUEUE_NCELLS - 1)]
-    return fits(l, o, ncells, nbytes)
+    cdef uint64_t taken = load_acquire_u64(&o.peers.taken)
+    if taken - o.taken > o.sent - o.taken:     # an impossible value is ignored
+        return
+    while o.taken != taken:
+        filled = o.filled_by[o.taken & (SHMRING_PAIR_QUEUE_NCELLS - 1)]
+        o.parts[filled & 1].drained = filled & ~<uint64_t> 1
+        o.taken += 1
 
 
-cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t skew, uint64_t nbytes) noexcept nogil:
-    cdef uint64_t index = (o.filled & (l.ring_nbytes - 1)) + skew
-    cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
+cdef inline void put_bytes(pair_queues_t *l, int peer, part_t *part, uint64_t skew, uint64_t nbytes) noexcept nogil:
+    cdef send_queue_t *o = &l.send[peer]
+    cdef uint64_t index = part.at + skew, first = min(nbytes, part.nbytes - index), whole = whole_lines(skew + nbytes)
     cdef int kind
     if l.learns_stores:
-        # The times are visible since has_room acquired `taken`; the peer looks for news in the next cell.
-        advance_laps(&o.laps, o.filled, l.ring_nbytes, o.peers.read_ns,
+        # The times are visible since note_taken acquired `taken`; the peer looks for news in the next cell.
+        advance_laps(&o.laps, o.written, l.ring_nbytes, o.peers.read_ns,
+                     o.peers.ended_ns if has_parts(o.parts) and leads(l, peer) else NULL,
                      &o.cells[o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1)].seq)
     kind = o.laps.kind if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
-    write_in_lap(&o.laps, o.bytes + index, o.source + o.done, first, kind)
+    write_in_lap(&o.laps, part.bytes + index, o.source + o.done, first, kind)
     if nbytes > first:
-        write_in_lap(&o.laps, o.bytes, o.source + o.done + first, nbytes - first, kind)
-    o.filled += whole_lines(skew + nbytes)
+        write_in_lap(&o.laps, part.bytes, o.source + o.done + first, nbytes - first, kind)
+    part.filled += whole
+    o.written += whole
+    advance(part, whole)
 
 
 cdef int push(pair_queues_t *l, int peer) noexcept nogil:
@@ -147,19 +210,21 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
     cdef send_queue_t *o = &l.send[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes, skew
-    cdef int moved = 0
+    cdef int moved = 0, part
     while o.is_busy:
         skew = o.skew if o.done == 0 else 0
         nbytes = next_piece(o.nbytes - o.done, o.piece_nbytes, skew)
-        if not has_room(l, o, 1, whole_lines(skew + nbytes)):
+        part = part_for(o, whole_lines(skew + nbytes))
+        if part < 0:
             break
         fault_point("push")
         cell = o.cells + (o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1))
         if nbytes:
-            put_bytes(l, o, skew, nbytes)
+            put_bytes(l, peer, &o.parts[part], skew, nbytes)
             cell.timed = o.laps.timed
             cell.kind = o.laps.kind
             cell.skew = skew
+            cell.part = part
             o.done += nbytes
         else:
             memcpy(cell.payload, o.source, o.nbytes)
@@ -167,7 +232,7 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
         cell.nbytes = o.nbytes
         cell.tag = o.tag
         cell.dtype = o.dtype
-        o.filled_by[o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1)] = o.filled
+        o.filled_by[o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1)] = o.parts[part].filled | <uint64_t> part
         o.sent += 1
         o.is_busy = o.done < o.nbytes
         fault_point("lay")
@@ -217,15 +282,20 @@ cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target
 
 cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t skew, uint64_t nbytes,
                            const shmring_cell *cell) noexcept nogil:
-    cdef uint64_t index = (i.drained & (l.ring_nbytes - 1)) + skew
-    cdef uint64_t first = min(nbytes, l.ring_nbytes - index), timed = cell.timed
+    # What a peer stored is one of the parts that there are.
+    cdef int number = SHMRING_SMALL if cell.part == SHMRING_SMALL and has_parts(i.parts) else SHMRING_LARGE
+    cdef part_t *part = &i.parts[number]
+    cdef uint64_t index = part.at + skew, first = min(nbytes, part.nbytes - index), timed = cell.timed
     cdef int kind = stores_of_reader(cell.kind) if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
     if i.is_past_cache:
         kind = SHMRING_STREAMING
-    read_in_lap(timed, i.own.read_ns, i.target + i.done, i.bytes + index, first, kind)
+    read_in_lap(timed, i.own.read_ns, i.target + i.done, part.bytes + index, first, kind)
     if nbytes > first:
-        read_in_lap(timed, i.own.read_ns, i.target + i.done + first, i.bytes, nbytes - first, kind)
-    i.drained += whole_lines(skew + nbytes)
+        read_in_lap(timed, i.own.read_ns, i.target + i.done + first, part.bytes, nbytes - first, kind)
+    if timed:
+        store_relaxed_u64(&i.own.ended_ns[timed - 1 & 1], <uint64_t> now_ns())
+    advance(part, whole_lines(skew + nbytes))
+    i.part = number
 
 
 cdef int pull(pair_queues_t *l, int peer) noexcept nogil:

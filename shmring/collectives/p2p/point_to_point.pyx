@@ -42,6 +42,8 @@ from shmring.core.kernel.reduce import STORES
 from shmring.core.objects.codec import buffer_sizes, dump, load, require_pickle
 from shmring.core.objects.open_files import STRANGERS
 
+PARTS = "large", "small"       # of a byte ring, by enum shmring_part
+
 cdef enum:
     BRIEF_NBYTES = 16384         # shorter messages are copied with the GIL held: releasing it takes as long
 
@@ -76,9 +78,10 @@ cdef class PointToPoint(Messages):
                 found.append({
                     "dst": j,
                     "nbytes": ring_nbytes,
-                    "laps": (queue.filled + ring_nbytes - 1) // ring_nbytes,
+                    "laps": (queue.written + ring_nbytes - 1) // ring_nbytes,
                     "stores": STORES[queue.laps.kind],
-                    "tried_us": tried_us(&queue.laps.learner, 0, STORES),
+                    "part": PARTS[queue.laps.part],
+                    "tried_us": tried_us(&queue.laps.learner, 0, STORES) | tried_us(&queue.laps.learner, 1, PARTS),
                 })
         return found
 

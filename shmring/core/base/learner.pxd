@@ -33,7 +33,7 @@ cdef uint64_t look(learner_t *l) noexcept nogil
 cdef uint32_t begin(learner_t *l, uint64_t word) noexcept nogil
 cdef void note(learner_t *l, uint64_t call, int64_t inside_ns, int64_t whole_ns) noexcept nogil
 cdef void note_trip(learner_t *l, int64_t ns) noexcept nogil
-cdef bint is_sound(learner_t *l) noexcept nogil
+cdef bint is_sound(learner_t *l, const dimensions_t *d) noexcept nogil
 cdef dict tried_us(learner_t *l, int dimension, tuple names)
 
 

@@ -25,9 +25,9 @@ Nothing here waits, and times are arguments: the same code learns about calls of
 """
 
 from libc.stdint cimport INT64_MAX, UINT64_MAX
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
-from shmring.core.c.layout cimport SHMRING_NSTORES, SHMRING_ORDINARY, SHMRING_STRING
+from shmring.core.c.layout cimport SHMRING_ORDINARY, SHMRING_STRING
 
 
 cdef enum:
@@ -391,10 +391,10 @@ cdef void rest(learner_t *l, uint32_t a, uint32_t pause, uint32_t state) noexcep
     alternatives_of(l)[a].state = state
 
 
-cdef bint is_sound(learner_t *l) noexcept nogil:
-    """Whether no field leads out of a learner of one dimension; for those in memory to which a peer may write."""
-    return (l.nvalues[0] == nalternatives(l) == SHMRING_NSTORES and -1 <= l.tried <= SHMRING_NSTORES
-            and 0 < l.window <= LONGEST_TRIAL and l.whole == 0 and l.within < 0)
+cdef bint is_sound(learner_t *l, const dimensions_t *d) noexcept nogil:
+    """Whether no field leads out of a learner of these dimensions; for those in memory to which a peer may write."""
+    return (memcmp(l.nvalues, d.nvalues, sizeof(l.nvalues)) == 0 and -1 <= l.tried <= nalternatives(l)
+            and 0 < l.window <= LONGEST_TRIAL and l.whole == d.whole and l.within == d.within)
 
 
 cdef dict tried_us(learner_t *l, int dimension, tuple names):

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 17u
+#define SHMRING_LAYOUT_VERSION 18u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -89,16 +89,26 @@ typedef struct {
     int64_t usual_trip_ns;
 } shmring_learner;
 
-/* What the writer of a ring of bytes has learned of the kinds of stores (core/ring/laps.pyx); only its end of the
- * ring loads or stores this. The writer's and the reader's times are kept by parity of the lap. */
+/* Which part of a ring of bytes its writer fills first (core/ring/laps.pxd). */
+enum shmring_part {
+    SHMRING_LARGE = 0,
+    SHMRING_SMALL = 1,
+    SHMRING_NPARTS = 2
+};
+
+/* What the writer of a ring of bytes has learned of the kinds of stores and of the parts of the ring
+ * (core/ring/laps.pyx); only its end of the ring loads or stores this. The writer's and the reader's times are kept by
+ * parity of the lap. */
 typedef struct {
     shmring_learner learner; /* a lap is a call */
-    shmring_alternative alternatives[SHMRING_NSTORES + 1];
+    shmring_alternative alternatives[SHMRING_NSTORES + SHMRING_NPARTS + 1];
     uint64_t next_lap; /* the position at which the next lap begins */
     uint32_t kind;     /* enum shmring_stores, of this lap */
-    uint32_t timed;    /* 0, or 1 + the parity of this lap if it is timed */
+    uint32_t part;     /* enum shmring_part, of this lap */
+    uint64_t timed;    /* 0, or 1 + the parity of this lap if it is timed */
     uint64_t read_before_ns[2]; /* the reader's sum when the lap began, */
     uint64_t written_ns[2];     /* and the time to write the lap */
+    uint64_t ended_ns;          /* when the last lap but two had been read; 0: not known */
 } shmring_laps;
 
 _Static_assert(offsetof(shmring_laps, alternatives) == sizeof(shmring_learner), "the alternatives lie behind the learner");
@@ -420,6 +430,7 @@ typedef struct {
             uint64_t timed; /* not 0: the receiver times its read of the piece (core/ring/laps.pxd) */
             uint32_t kind;  /* enum shmring_stores, of the piece */
             uint32_t skew;  /* in the first cell of a message: bytes from a line to where it lies */
+            uint32_t part;  /* enum shmring_part, where the piece lies */
         };
     };
     uint64_t nbytes; /* of the whole message, in each of its cells */
@@ -434,7 +445,10 @@ _Static_assert(sizeof(shmring_cell) == SHMRING_LINE, "a cell is a cache line");
 typedef struct {
     SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's queue to this rank */
     uint64_t opened;              /* 1 once this rank's queue to the peer has memory (release) */
-    uint64_t read_ns[2]; /* ever spent in reading timed pieces, by parity of their lap; stored before `taken` */
+    /* By parity of the lap, stored before `taken`: the time ever spent in reading timed pieces, and when the last one
+     * had been read. */
+    uint64_t read_ns[2];
+    uint64_t ended_ns[2];
 } shmring_pair_queue_end;
 
 #endif

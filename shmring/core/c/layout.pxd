@@ -28,6 +28,11 @@ cdef extern from "core/c/layout.h" nogil:
         SHMRING_NSTORES
 
     enum:
+        SHMRING_LARGE
+        SHMRING_SMALL
+        SHMRING_NPARTS
+
+    enum:
         SHMRING_MOST_DIMENSIONS
 
     ctypedef struct shmring_alternative:
@@ -74,12 +79,14 @@ cdef extern from "core/c/layout.h" nogil:
 
     ctypedef struct shmring_laps:
         shmring_learner learner
-        shmring_alternative alternatives[SHMRING_NSTORES + 1]
+        shmring_alternative alternatives[SHMRING_NSTORES + SHMRING_NPARTS + 1]
         uint64_t next_lap
         uint32_t kind
-        uint32_t timed
+        uint32_t part
+        uint64_t timed
         uint64_t read_before_ns[2]
         uint64_t written_ns[2]
+        uint64_t ended_ns
 
     ctypedef struct shmring_liveness:
         uint32_t word
@@ -299,6 +306,7 @@ cdef extern from "core/c/layout.h" nogil:
         uint64_t timed
         uint32_t kind
         uint32_t skew
+        uint32_t part
         uint64_t nbytes
         int32_t tag
         int32_t dtype
@@ -308,3 +316,4 @@ cdef extern from "core/c/layout.h" nogil:
         uint64_t taken
         uint64_t opened
         uint64_t read_ns[2]
+        uint64_t ended_ns[2]

@@ -118,7 +118,7 @@ cdef inline uint64_t stores_of_frame(producer_t *p, uint64_t nbytes) noexcept no
         return 0
     if <int64_t> (p.tail - laps.next_lap) >= 0:
         sum_of_reads(p, read_ns)
-        begin_lap(laps, p.tail, p.capacity, read_ns, &p.ring.tail)
+        begin_lap(laps, p.tail, p.capacity, read_ns, NULL, &p.ring.tail)
     return <uint64_t> (laps.kind & 3) << 57 | <uint64_t> (laps.timed & 3) << 59
 
 

@@ -1,8 +1,12 @@
-# Learns the fastest kind of stores into a ring of bytes between one writer and its readers.
+# Learns the fastest kind of stores into a ring of bytes between one writer and its readers, and, if the ring has two
+# parts, which of them the writer should fill first. A small part stays in the caches of both cores. On some processors
+# that is quicker, on others it costs more to fetch its lines back from the reader's cache.
 #
-# The writer has a learner (core/base/learner.pyx) for which one lap round the ring is a call, since it determines where
-# the next lap finds its lines. What a kind saves the writer it may cost the reader, so in a timed lap both time their
-# copies: what is written carries the parity of its lap, and the reader keeps the sum of its times for each parity.
+# The writer has a learner (core/base/learner.pyx) for which a lap, as many bytes as the ring has, is a call, since it
+# determines where the next lap finds its lines. What a kind saves the writer it may cost the reader, so in a timed lap
+# both time their copies: what is written carries the parity of its lap, and the reader keeps the sum of its times for
+# each parity. Parts change how often both copy at the same time, so they are compared by the time from the end of one
+# lap to that of the next, at the reader.
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.core.c.atomics cimport load_relaxed_u64, store_relaxed_u64
@@ -11,18 +15,19 @@ from shmring.core.kernel.reduce cimport copy_bytes
 from shmring.core.sync.backoff cimport now_ns
 
 
-# Begin a lap, before the writer stores at `position` of a ring of that length. Visible in `read_ns` are the reader's
-# times of all that was written more than one length before. `counter`: a word that only the writer stores, and the
-# reader loads when it looks for news.
+# Begin a lap, before the writer stores the byte of that number, `position`, into a ring of that length. Visible in
+# `read_ns` are the reader's times of all that was written more than one length before, and in `ended_ns` when it had
+# read that; NULL: the part is not learned. `counter`: a word that only the writer stores, and the reader loads when it
+# looks for news.
 cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns,
-                    uint64_t *counter) noexcept nogil
+                    const uint64_t *ended_ns, uint64_t *counter) noexcept nogil
 
 
 # Begin a lap if the last one is complete.
 cdef inline void advance_laps(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns,
-                              uint64_t *counter) noexcept nogil:
+                              const uint64_t *ended_ns, uint64_t *counter) noexcept nogil:
     if <int64_t> (position - w.next_lap) >= 0:
-        begin_lap(w, position, length, read_ns, counter)
+        begin_lap(w, position, length, read_ns, ended_ns, counter)
 
 
 # Copy into the ring by stores of that kind.

@@ -158,6 +158,37 @@ def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(comm, stores)
         assert queue["tried_us"] == {}
 
 
+@pytest.mark.sample(1)
+@on_ranks(2, init={"pair_queue_nbytes": 1 << 19})
+def test_messages_stay_exact_in_both_parts_of_a_byte_ring(comm):
+    """The small part is tried, full or not; the two together hold what the queue promises."""
+    source = values("uint8", 1 << 18, 1)
+    out = np.zeros(1 << 18, np.uint8)
+    for i, nbytes in enumerate(random.Random(6).choices(range(1, 150_000), k=900)):
+        x = source[i : i + nbytes]
+        burst = 1 + i % 3
+        for _ in range(burst if comm.rank == 0 else 0):
+            comm.send(x, 1, i)
+        for _ in range(burst if comm.rank == 1 else 0):
+            assert comm.recv(out, 0, i).nbytes == nbytes
+            assert same_bits(out[:nbytes], x)
+        if comm.rank == 1 and i % 2:
+            comm.send(x, 0)
+        if comm.rank == 0 and i % 2:
+            assert comm.recv(out, 1).nbytes == nbytes
+            assert same_bits(out[:nbytes], x)
+    (queue,) = comm.stats()["pair_queues"]
+    assert queue["tried_us"].get("small", 0) > 0 if comm.rank == 0 else "small" not in queue["tried_us"]
+    for nbytes in (7 << 16, 1 << 16, 1 << 15, 5000):
+        count = (7 << 16) // nbytes
+        if comm.rank == 0:
+            for _ in range(count):
+                comm.send(source[:nbytes] if nbytes < source.size else np.tile(source, 2)[:nbytes], 1)
+        comm.barrier()  # a send waits for no receive
+        for _ in range(count if comm.rank == 1 else 0):
+            assert comm.recv(np.empty(7 << 16, np.uint8), 0).nbytes == nbytes
+
+
 # ---- matching --------------------------------------------------------------------------------------------------------
 
 
