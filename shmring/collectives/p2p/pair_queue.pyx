@@ -319,7 +319,7 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
             i.done = i.nbytes
         i.taken += 1
         i.is_busy = i.done < i.nbytes
-        # SYNC taken (meets: has_room). The reads of the cells and bytes are over.
+        # SYNC taken (meets: note_taken). The reads of the cells and bytes are over.
         store_release_u64(&i.own.taken, i.taken)
         fault_point("taken")
         if i.is_busy:
