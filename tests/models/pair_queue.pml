@@ -3,9 +3,9 @@
  * one counter how many cells it has taken; the sender derives from it which bytes are free again.
  *
  * Here: NCELLS cells of one word each beside the number, a ring of NBYTES bytes, pieces of one byte. Of four
- * cells two hold their payload themselves. The sender derives free room from the counter alone. The receiver
- * must load from each cell and each byte exactly what the sender stored. With DEATH the sender may be killed at each
- * step: the receiver takes the announced cells and ends.
+ * cells two hold their payload themselves. The sender derives free room from the counter alone, for each part of the
+ * ring in the same way; there is one here. The receiver must load from each cell and each byte exactly what the sender
+ * stored. With DEATH the sender may be killed at each step: the receiver takes the announced cells and ends.
  *
  * Mutations that must be found faulty: MUTATION =
  *   1  the number of a cell is stored without release

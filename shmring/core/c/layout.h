@@ -108,7 +108,7 @@ typedef struct {
     uint64_t timed;    /* 0, or 1 + the parity of this lap if it is timed */
     uint64_t read_before_ns[2]; /* the reader's sum when the lap began, */
     uint64_t written_ns[2];     /* and the time to write the lap */
-    uint64_t ended_ns;          /* when the last lap but two had been read; 0: not known */
+    uint64_t ended_ns;          /* when the lap before the last one had been read; 0: not known */
 } shmring_laps;
 
 _Static_assert(offsetof(shmring_laps, alternatives) == sizeof(shmring_learner), "the alternatives lie behind the learner");

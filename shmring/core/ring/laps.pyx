@@ -1,6 +1,6 @@
 """Laps: what the writer of a ring of bytes learns of its variants, one lap after the other."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport INT64_MAX, uint32_t
 
 from shmring.core.c.atomics cimport load_relaxed_u64
 from shmring.core.c.layout cimport SHMRING_NPARTS, SHMRING_NSTORES, shmring_laps
@@ -10,7 +10,6 @@ from shmring.core.sync.trip cimport trip_ns
 
 cdef enum:
     WINDOW = 4             # laps in a trial
-    NEVER_NS = 1 << 62
 
 # The dimensions: the kind of stores, and the part that is filled first.
 cdef enum:
@@ -32,7 +31,7 @@ cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const u
     cdef learner_t *learner = &own.learner
     cdef uint64_t parity, has_read_ns, had_ended_ns
     cdef uint32_t offer, variant
-    cdef int64_t took_ns
+    cdef int64_t took_ns, apart_ns
     if learner.calls == 0 or not is_sound(learner, &dimensions):
         offer = values_of(dimensions.nvalues, KIND, SHMRING_NSTORES)
         if ended_ns != NULL:
@@ -46,7 +45,8 @@ cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const u
         took_ns = <int64_t> (own.written_ns[parity] + has_read_ns - own.read_before_ns[parity])
         if ended_ns != NULL:
             own.ended_ns = load_relaxed_u64(&ended_ns[parity])
-        note(learner, learner.calls - 2, took_ns, <int64_t> (own.ended_ns - had_ended_ns) if had_ended_ns else NEVER_NS)
+        apart_ns = <int64_t> (own.ended_ns - had_ended_ns) if had_ended_ns else INT64_MAX
+        note(learner, learner.calls - 2, took_ns, apart_ns)
     variant = begin(learner, look(learner) or learner.word)
     own.kind = value_of(dimensions.nvalues, variant, KIND)
     if ended_ns != NULL:
