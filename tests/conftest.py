@@ -26,13 +26,13 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """The whole suite runs in two processes, since its tests wait half of the time; `-n 0` for one process."""
+    """The whole suite runs in three processes, since its tests wait half of the time; `-n 0` for one process."""
     if hasattr(config, "workerinput") or not config.pluginmanager.has_plugin("xdist"):
-        return  # this is one of the two
+        return  # this is one of the three
     if config.args_source == pytest.Config.ArgsSource.TESTPATHS and config.option.numprocesses is None:
         option = config.option
         is_part = option.markexpr or option.keyword or option.collectonly or option.usepdb
-        option.numprocesses = 0 if is_part else 2
+        option.numprocesses = 0 if is_part else 3
 
 
 def pytest_configure(config):
