@@ -67,7 +67,7 @@ TESTS = {
     "channels": ["tests/unit/channels", "tests/multiproc/channels"],
     "collectives/engine": ["tests/unit/engine", "tests/multiproc/engine", "tests/multiproc/collective"],
     "collectives/shared": ["tests/unit/shared", "tests/multiproc/collective/test_shared_arrays.py"],
-    "collectives/p2p": ["tests/multiproc/p2p"],
+    "collectives/p2p": ["tests/multiproc/p2p", "tests/multiproc/engine/test_closed.py"],
     "collectives/calls": [f"tests/multiproc/collective/test_{name}.py" for name in CALLS],
 }
 PATIENCE = 4  # times as long as without a change, and a minute
