@@ -23,9 +23,8 @@ cdef enum:
 ctypedef struct part_t:
     char *bytes
     uint64_t nbytes                # whole lines
-    uint64_t at                    # where the next piece begins
-    uint64_t filled                # the sender's: bytes ever stored, in whole lines,
-    uint64_t drained               # and of these, known to be taken
+    uint64_t filled                # bytes ever stored, in whole lines; 0 at the receiver
+    uint64_t drained               # of these, taken, as far as this end knows
 
 # The sending end of the queue from this rank to one peer. All but `cells` and the bytes of `parts` is private.
 # Invariants: sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   filled - drained <= nbytes of each part.
@@ -41,7 +40,6 @@ ctypedef struct send_queue_t:
     uint64_t taken                 # of these, known to be taken by the peer
     uint64_t *filled_by            # by cell: its part, plus `filled` of that after it
     shmring_laps laps              # what is learned, from as many bytes at a time as the byte ring has
-    uint64_t written               # bytes ever stored in the byte ring, in whole lines
     int nqueued                    # messages queued for it, including the one under way (collectives/p2p/matching.pyx)
     bint is_busy                   # a message is under way: `done` of its bytes are stored
     const char *source
@@ -84,6 +82,7 @@ ctypedef struct pair_queues_t:
 
 # ---- one queue, without waiting ----
 cdef void divide_ring(part_t *parts, char *bytes, uint64_t nbytes) noexcept nogil
+cdef uint64_t written(const send_queue_t *o) noexcept nogil
 cdef bint takes_whole(pair_queues_t *l, int peer, const void *source, uint64_t nbytes) noexcept nogil
 cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag,
                         int dtype) noexcept nogil

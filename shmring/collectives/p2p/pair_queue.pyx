@@ -71,8 +71,8 @@ cdef inline uint64_t next_piece(uint64_t left, uint64_t piece, uint64_t skew) no
 cdef void divide_ring(part_t *parts, char *bytes, uint64_t nbytes) noexcept nogil:
     """Divide a byte ring. Pieces go to the part that is quicker, and to the other one when that is full."""
     cdef uint64_t small = SMALL_NBYTES if nbytes >= LEAST_DIVIDED_NBYTES else 0
-    parts[SHMRING_SMALL] = part_t(bytes=bytes, nbytes=small, at=0, filled=0, drained=0)
-    parts[SHMRING_LARGE] = part_t(bytes=bytes + small, nbytes=nbytes - small, at=0, filled=0, drained=0)
+    parts[SHMRING_SMALL] = part_t(bytes=bytes, nbytes=small, filled=0, drained=0)
+    parts[SHMRING_LARGE] = part_t(bytes=bytes + small, nbytes=nbytes - small, filled=0, drained=0)
 
 
 cdef inline bint leads(const pair_queues_t *l, int peer) noexcept nogil:
@@ -89,11 +89,9 @@ cdef inline uint64_t room_in(const part_t *part) noexcept nogil:
     return part.nbytes - (part.filled - part.drained)
 
 
-cdef inline void advance(part_t *part, uint64_t nbytes) noexcept nogil:
-    """Go past a piece, in whole lines."""
-    part.at += nbytes
-    if part.at >= part.nbytes:
-        part.at -= part.nbytes
+cdef uint64_t written(const send_queue_t *o) noexcept nogil:
+    """Bytes ever stored in the byte ring, in whole lines."""
+    return o.parts[SHMRING_LARGE].filled + o.parts[SHMRING_SMALL].filled
 
 
 # ---- waking the peer ------------------------------------------------------------------------------------------------
@@ -189,20 +187,18 @@ cdef void note_taken(send_queue_t *o) noexcept nogil:
 
 cdef inline void put_bytes(pair_queues_t *l, int peer, part_t *part, uint64_t skew, uint64_t nbytes) noexcept nogil:
     cdef send_queue_t *o = &l.send[peer]
-    cdef uint64_t index = part.at + skew, first = min(nbytes, part.nbytes - index), whole = whole_lines(skew + nbytes)
+    cdef uint64_t index = part.filled % part.nbytes + skew, first = min(nbytes, part.nbytes - index)
     cdef int kind
     if l.learns_stores:
         # The times are visible since note_taken acquired `taken`; the peer looks for news in the next cell.
-        advance_laps(&o.laps, o.written, l.ring_nbytes, o.peers.read_ns,
+        advance_laps(&o.laps, written(o), l.ring_nbytes, o.peers.read_ns,
                      o.peers.ended_ns if has_parts(o.parts) and leads(l, peer) else NULL,
                      &o.cells[o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1)].seq)
     kind = o.laps.kind if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
     write_in_lap(&o.laps, part.bytes + index, o.source + o.done, first, kind)
     if nbytes > first:
         write_in_lap(&o.laps, part.bytes, o.source + o.done + first, nbytes - first, kind)
-    part.filled += whole
-    o.written += whole
-    advance(part, whole)
+    part.filled += whole_lines(skew + nbytes)
 
 
 cdef int push(pair_queues_t *l, int peer) noexcept nogil:
@@ -285,7 +281,8 @@ cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t skew, uin
     # What a peer stored is one of the parts that there are.
     cdef int number = SHMRING_SMALL if cell.part == SHMRING_SMALL and has_parts(i.parts) else SHMRING_LARGE
     cdef part_t *part = &i.parts[number]
-    cdef uint64_t index = part.at + skew, first = min(nbytes, part.nbytes - index), timed = cell.timed
+    cdef uint64_t index = part.drained % part.nbytes + skew, first = min(nbytes, part.nbytes - index)
+    cdef uint64_t timed = cell.timed
     cdef int kind = stores_of_reader(cell.kind) if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
     if i.is_past_cache:
         kind = SHMRING_STREAMING
@@ -294,7 +291,7 @@ cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t skew, uin
         read_in_lap(timed, i.own.read_ns, i.target + i.done + first, part.bytes, nbytes - first, kind)
     if timed:
         store_relaxed_u64(&i.own.ended_ns[timed - 1 & 1], <uint64_t> now_ns())
-    advance(part, whole_lines(skew + nbytes))
+    part.drained += whole_lines(skew + nbytes)
     i.part = number
 
 

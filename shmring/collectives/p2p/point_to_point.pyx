@@ -26,7 +26,7 @@ from shmring.collectives.engine.kinds cimport KIND_RECV, KIND_SEND
 from shmring.collectives.engine.recording cimport message_started, note_message
 from shmring.collectives.p2p.matching cimport Matching, PyList_GET_SIZE, has_requests
 from shmring.collectives.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, start_message, take_message,
-                                     takes_whole)
+                                     takes_whole, written)
 from shmring.collectives.p2p.progress cimport Progress, awaited, give_message_turn, take_message_turn
 from shmring.collectives.p2p.requests cimport (
     ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Messages, Request, begin_wait, can_hold, check_apart,
@@ -78,7 +78,7 @@ cdef class PointToPoint(Messages):
                 found.append({
                     "dst": j,
                     "nbytes": ring_nbytes,
-                    "laps": (queue.written + ring_nbytes - 1) // ring_nbytes,
+                    "laps": (written(queue) + ring_nbytes - 1) // ring_nbytes,
                     "stores": STORES[queue.laps.kind],
                     "part": PARTS[queue.laps.part],
                     "tried_us": tried_us(&queue.laps.learner, 0, STORES) | tried_us(&queue.laps.learner, 1, PARTS),
