@@ -220,7 +220,13 @@ def test_a_refusal_of_the_kernel_leaves_nothing(name, monkeypatch):
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_freed_file_is_used_again_only_when_nobody_has_it():
+@pytest.fixture
+def long_kept(monkeypatch):
+    """Freed files are kept however slowly the test runs."""
+    monkeypatch.setattr(block_pages, "KEPT_S", 3600.0)
+
+
+def test_a_freed_file_is_used_again_only_when_nobody_has_it(long_kept):
     def inode(block):
         return os.fstat(block._pages.file.fd).st_ino
 
@@ -247,14 +253,14 @@ def test_freed_files_are_given_back_when_idle():
     assert not block_pages._freed
 
 
-def test_freed_files_are_bounded():
+def test_freed_files_are_bounded(long_kept):
     blocks = [shmring.Block(np.zeros(5000 + 5000 * i, np.uint8)) for i in range(3 * block_pages.KEPT_FILES)]
     del blocks
     assert len(block_pages._freed) == block_pages.KEPT_FILES
 
 
 @pytest.mark.parametrize(("nbytes", "rounds"), [(1 << 20, 2000), (64 << 20, 20)])
-def test_a_loop_of_blocks_has_no_page_faults(nbytes, rounds):
+def test_a_loop_of_blocks_has_no_page_faults(nbytes, rounds, long_kept):
     array = np.ones(nbytes, np.uint8)
     for _ in range(3):
         shmring.Block(array).close()
