@@ -9,20 +9,25 @@ A rank moves what can be moved in all of its queues, spins, and sleeps until som
 collectives/p2p/matching.pyx decides which request gets which message.
 """
 
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
-from shmring.core.c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
+from shmring.core.c.atomics cimport (
+    load_acquire_u64, load_relaxed_u32, load_relaxed_u64, store_relaxed_u32, store_relaxed_u64, store_release_u64,
+)
 from shmring.core.c.faults cimport fault_point
 from shmring.core.c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LARGE, SHMRING_LINE, SHMRING_ORDINARY,
                                     SHMRING_PAIR_QUEUE_NCELLS, SHMRING_SMALL, SHMRING_STREAMING, shmring_outbox)
 from shmring.core.ring.laps cimport advance_laps, read_in_lap, stores_of_reader, write_in_lap
 from shmring.core.sync.abort cimport in_trouble, report_overwritten
 from shmring.core.sync.backoff cimport (
-    BROKEN, CHECK, FRESH, LOOK, LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, before_wake, end_wait, learn_spin,
+    BROKEN, CHECK, FRESH, LOOK, LOOK_ROUND, LOOKS_PER_CLOCK, SLEEPS, TICK, back_off, before_wake, end_wait, learn_spin,
     now_ns, patience_t, sem_post, sleeper_t, take_sleeper,
 )
 from shmring.core.sync.group cimport READY, TROUBLE, UNREADY
+
+cdef extern from "<sched.h>" nogil:
+    int sched_getcpu()
 
 
 cdef enum:
@@ -351,9 +356,8 @@ cdef int pump(pair_queues_t *l) noexcept nogil:
 
 
 cdef int spin(pair_queues_t *l, patience_t *patience) noexcept nogil:
-    """Pump while spinning. READY: matching is needed; UNREADY: time to sleep; TROUBLE: the communicator is broken.
-
-    The caller has the turn. What moves begins the wait anew. After a sleep in vain it pumps once and does not spin.
+    """Pump while spinning and yielding. READY: matching is needed; UNREADY: time to sleep; TROUBLE: the communicator
+    is broken. The caller has the turn. What moves begins the wait anew. After a sleep in vain it pumps once.
     """
     cdef sleeper_t sleeper = sleeper_of(l, l.group.spin_ns)
     cdef int64_t started_ns = 0
@@ -374,8 +378,10 @@ cdef int spin(pair_queues_t *l, patience_t *patience) noexcept nogil:
                 elif now_ns() - started_ns > LONGEST_RUN_NS:
                     return UNREADY
             continue
-        if patience.stage >= YIELDS:
+        if patience.stage == SLEEPS:
             return TROUBLE if in_trouble(l.group) else UNREADY
+        if patience.stage == FRESH and sleeper.looks != 0:
+            sleeper.looks = looks_before_yield(l)
         step = back_off(patience, &sleeper)
         if step != LOOK and in_trouble(l.group):
             return TROUBLE
@@ -387,6 +393,24 @@ cdef inline sleeper_t sleeper_of(pair_queues_t *l, int64_t spin_ns) noexcept nog
     cdef shmring_outbox *own = l.group.outbox[l.group.rank]
     return sleeper_t(word=&own.pair_queues_asleep, what=0, wake=&own.pair_queues_wake, next=NULL, spin_ns=spin_ns,
                      yields=l.group.yields, tick_ns=l.group.tick_ns, spin=&l.spin, looks=l.group.message_looks)
+
+
+cdef inline bint awaits(const pair_queues_t *l, int j) noexcept nogil:
+    return l.send[j].is_busy or l.recv[j].is_busy or l.recv[j].nposted > 0 or l.nposted > 0
+
+
+cdef int looks_before_yield(pair_queues_t *l) noexcept nogil:
+    """The looks of a wait that begins, where ranks outnumber the processors: many if an awaited rank may run meanwhile.
+    One that last waited on this processor does not."""
+    cdef shmring_outbox *own = l.group.outbox[l.group.rank]
+    cdef uint32_t here = <uint32_t> (sched_getcpu() + 1)
+    cdef int j
+    if own.processor != here:
+        store_relaxed_u32(&own.processor, here)
+    for j in range(l.group.size):
+        if awaits(l, j) and load_relaxed_u32(&l.group.outbox[j].processor) != here:
+            return l.group.message_looks
+    return l.group.looks
 
 
 cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
@@ -428,12 +452,12 @@ cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
 
 
 cdef int sleep_until_news(pair_queues_t *l, patience_t *patience, uint64_t changes) noexcept nogil:
-    """Yield, then sleep until something arrives or for one tick. READY if there is something to do, else UNREADY.
+    """Sleep until something arrives or for one tick. READY if there is something to do, else UNREADY.
 
     One thread of the process at a time; it need not have the turn. ``changes`` is the value that it read before it gave
     the turn away: if another thread has changed it since, the waiter word must be computed again.
     """
-    cdef sleeper_t sleeper = sleeper_of(l, 0)      # `spin` has spun
+    cdef sleeper_t sleeper = sleeper_of(l, 0)      # `spin` has spun and yielded
     cdef int step = LOOK
     cdef bint is_there
     sleeper.what = sleep_word(l)

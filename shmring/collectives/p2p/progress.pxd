@@ -50,7 +50,7 @@ cdef class Progress:
 
     cdef int poll(self, wait_t *wait, bint only_dead) except -1
     cdef bytes sleep_one_tick(self, wait_t *wait, bytes place)
-    cdef void lead(self, wait_t *wait) noexcept
+    cdef int lead(self, wait_t *wait) noexcept
     cdef int follow(self, wait_t *wait) except -1
     cdef int retake_turn(self) except -1
     cdef void wake_followers(self) noexcept

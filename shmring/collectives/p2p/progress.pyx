@@ -94,7 +94,8 @@ cdef class Progress:
                 raise
             if self.engine.is_closed or is_troubled(self.engine):
                 self.engine.refuse()
-            store_place(&self.engine.c.own.message_place, <uint64_t> wait.began_ns, place)
+            if place is not None:
+                store_place(&self.engine.c.own.message_place, <uint64_t> wait.began_ns, place)
 
     cdef int poll(self, wait_t *wait, bint only_dead) except -1:
         """Move what can be moved now. LATE if that is nothing."""
@@ -134,19 +135,20 @@ cdef class Progress:
 
     cdef bytes sleep_one_tick(self, wait_t *wait, bytes place):
         """Sleep without the turn until something may have arrived, then run Python's signal handlers. Returns
-        ``place``, or if that is None the line of Python that made this call, which is looked up where handlers may run.
+        ``place``, or if that is None and this sleep was in vain, the line of Python that made this call, which is
+        looked up where handlers may run.
 
         One thread sleeps on the semaphore; the others wait for it. Signal handlers run outside of any call, so they may
         even close the communicator.
         """
-        cdef bint leads = not self.matching.has_sleeper
+        cdef bint leads = not self.matching.has_sleeper, in_vain = True
         try:
             if leads:
-                self.lead(wait)
+                in_vain = self.lead(wait) == UNREADY
             else:
                 self.follow(wait)
             check_signals()
-            if place is None:
+            if place is None and in_vain:
                 place = caller()
         finally:
             try:
@@ -159,13 +161,16 @@ cdef class Progress:
                     self.nfollowers -= 1
         return place
 
-    cdef void lead(self, wait_t *wait) noexcept:
+    cdef int lead(self, wait_t *wait) noexcept:
+        """Sleep for all threads. READY if there is something to do, else UNREADY."""
         cdef uint64_t changes = self.matching.queues.changes
+        cdef int outcome
         self.matching.has_sleeper = True
         give_turn(&self.engine.message_turn)
         with nogil:
-            sleep_until_news(&self.matching.queues, &wait.patience, changes)
+            outcome = sleep_until_news(&self.matching.queues, &wait.patience, changes)
         count_visitor(self.engine, -1)      # until it has the turn again: it may be closed meanwhile
+        return outcome
 
     cdef int follow(self, wait_t *wait) except -1:
         cdef int64_t left_ns = left_until(wait.patience.deadline_ns, wait.patience.timeout_ns)

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 18u
+#define SHMRING_LAYOUT_VERSION 19u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -356,7 +356,7 @@ typedef struct {
     uint64_t history[SHMRING_NSLOTS_MAX];        /* as is the history that each was mixed with */
     uint64_t waited_ns;                          /* sum of the waits that are over */
     uint32_t accesses; /* 1 while this rank accesses private arrays of others, in one process with them */
-    uint32_t unused;
+    uint32_t processor; /* one more than where it was when it last waited for a message; a hint */
     shmring_place place;                         /* of the call that waits now, */
     shmring_place message_place;                 /* and of the message call */
     shmring_plan_note plan;

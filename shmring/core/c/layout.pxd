@@ -272,6 +272,7 @@ cdef extern from "core/c/layout.h" nogil:
         uint64_t history[SHMRING_NSLOTS_MAX]
         uint64_t waited_ns
         uint32_t accesses
+        uint32_t processor
         shmring_place place
         shmring_place message_place
         shmring_plan_note plan

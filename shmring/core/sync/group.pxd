@@ -33,7 +33,7 @@ ctypedef struct group_t:
     int64_t spin_ns            # before the first system call
     int yields                 # sched_yield calls between spinning and sleeping
     int looks                  # before the first of them, in a wait of a collective; 0: LOOKS_PER_CLOCK
-    int message_looks          # the same, in a wait for messages
+    int message_looks          # the same, in a wait for messages of ranks on other processors
     # when the first wait began since this was cleared; 0: none (collectives/engine/recording.pyx)
     int64_t first_wait_ns
     int64_t tick_ns            # longest sleep without a check of the others' liveness
