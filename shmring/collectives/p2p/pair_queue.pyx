@@ -400,15 +400,17 @@ cdef inline bint awaits(const pair_queues_t *l, int j) noexcept nogil:
 
 
 cdef int looks_before_yield(pair_queues_t *l) noexcept nogil:
-    """The looks of a wait that begins, where ranks outnumber the processors: many if an awaited rank may run meanwhile.
-    One that last waited on this processor does not."""
+    """The looks of a wait that begins, where ranks outnumber the processors: many if an awaited rank may answer
+    meanwhile. One that last waited on this processor does not run; one whose last message had several pieces needs
+    longer for the next."""
     cdef shmring_outbox *own = l.group.outbox[l.group.rank]
     cdef uint32_t here = <uint32_t> (sched_getcpu() + 1)
     cdef int j
     if own.processor != here:
         store_relaxed_u32(&own.processor, here)
     for j in range(l.group.size):
-        if awaits(l, j) and load_relaxed_u32(&l.group.outbox[j].processor) != here:
+        if (awaits(l, j) and not l.send[j].is_busy and l.recv[j].nbytes <= LEAST_PIECE_NBYTES
+                and load_relaxed_u32(&l.group.outbox[j].processor) != here):
             return l.group.message_looks
     return l.group.looks
 
