@@ -3,12 +3,13 @@
     python -m pytest bench/bench_pointtopoint.py
     python -m pytest bench/bench_pointtopoint.py --benchmark-disable     once each, to see that it runs
 
-Two processes on two processors. Times depend on whether these share a last-level cache, so read them beside the first
-row, the round trip of 8 bytes, of the same run. What arrives is compared outside the clock.
+Two processes on two processors, or two on each of two. Times depend on whether these share a last-level cache, so read
+them beside the first row, the round trip of 8 bytes, of the same run. What arrives is compared outside the clock.
 """
 
 import numpy as np
 import pytest
+import turns
 from sides import note, ranks
 
 STOP = 1
@@ -86,3 +87,41 @@ def test_one_way(comm, benchmark, nbytes):
     benchmark.pedantic(pour, rounds=20, warmup_rounds=2)
     note(benchmark, nbytes, burst)
     end(comm, x)
+
+
+@pytest.mark.parametrize("nbytes", [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20])
+@pytest.mark.parametrize("is_across", [True, False], ids=["pair across two processors", "pair on one processor"])
+def test_round_trip_of_two_pairs_on_two_processors(benchmark, monkeypatch, nbytes, is_across):
+    """Two pairs of ranks, a rank of each on each processor, or each pair on a processor of its own."""
+    monkeypatch.setattr(turns, "PROCESSORS", turns.PROCESSORS[:2])  # to which ranks are bound by turns
+    distance = 1 if is_across else 2
+    benchmark.group = "round trip, crowded"
+    trips = max(10, min(1000, (8 << 20) // nbytes))
+
+    def play(comm):
+        peer = comm.rank ^ distance
+        for _ in range(trips):
+            if comm.rank < peer:
+                comm.send(x, peer)
+                comm.recv(x, peer)
+            else:
+                comm.recv(x, peer)
+                comm.send(x, peer)
+
+    def follow(comm):
+        with comm:
+            while comm.broadcast(go_on, 0)[0]:
+                play(comm)
+
+    def round_of_all(comm):
+        comm.broadcast(go_on, 0)
+        play(comm)
+
+    x, go_on = np.arange(nbytes, dtype=np.uint8), np.ones(1, bool)
+    kept = x.copy()
+    with ranks(follow, size=4) as comm:
+        benchmark.pedantic(round_of_all, (comm,), rounds=20, warmup_rounds=2)
+        assert (x == kept).all()
+        go_on[0] = False
+        comm.broadcast(go_on, 0)
+    note(benchmark, 2 * nbytes, trips)
