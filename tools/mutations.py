@@ -65,7 +65,12 @@ TESTS = {
     "watch": ["tests/unit/watch", "tests/multiproc/watch"],
     "launch": ["tests/multiproc/launch"],
     "channels": ["tests/unit/channels", "tests/multiproc/channels"],
-    "collectives/engine": ["tests/unit/engine", "tests/multiproc/engine", "tests/multiproc/collective"],
+    "collectives/engine": [
+        "tests/unit/engine",
+        "tests/multiproc/engine",
+        "tests/multiproc/watch/test_timelines.py",
+        "tests/multiproc/collective",
+    ],
     "collectives/shared": ["tests/unit/shared", "tests/multiproc/collective/test_shared_arrays.py"],
     "collectives/p2p": ["tests/multiproc/p2p", "tests/multiproc/engine/test_closed.py"],
     "collectives/calls": [f"tests/multiproc/collective/test_{name}.py" for name in CALLS],

@@ -130,6 +130,13 @@ def test_a_timeline_is_bounded_and_has_the_last_calls(tmp_path):
         assert (np.diff(one.calls["start_ns"].astype(int)) > 0).all()
 
 
+def test_a_timeline_has_the_calls_that_the_pages_say(tmp_path):
+    with shmring.init(rank=0, size=1, session=str(tmp_path)) as comm:
+        with comm.trace(str(tmp_path)) as timeline:
+            assert os.stat(timeline.path).st_size == 4096 + 65536 * RECORD.itemsize
+        comm.barrier()  # recorded nowhere
+
+
 def be_killed(comm):
     comm.barrier()
     report("ready")
