@@ -71,7 +71,10 @@ TESTS = {
         "tests/multiproc/watch/test_timelines.py",
         "tests/multiproc/collective",
     ],
-    "collectives/shared": ["tests/unit/shared", "tests/multiproc/collective/test_shared_arrays.py"],
+    "collectives/shared": [
+        "tests/unit/shared",
+        *(f"tests/multiproc/collective/test_{name}.py" for name in ("shared_arrays", "share", "share_at_once")),
+    ],
     "collectives/p2p": ["tests/multiproc/p2p", "tests/multiproc/engine/test_closed.py"],
     "collectives/calls": [f"tests/multiproc/collective/test_{name}.py" for name in CALLS],
 }

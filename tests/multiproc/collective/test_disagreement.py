@@ -1,5 +1,7 @@
 """Ranks that disagree about a collective: all of them get the same error, which shows both sides' calls."""
 
+import time
+
 import numpy as np
 import pytest
 from support.harness import run_ranks, start_ranks
@@ -119,6 +121,18 @@ def test_all_ranks_get_a_disagreement_with_both_calls(n, init, ranks):
         if "root" not in pair and "one rooted" not in pair:
             assert odd in about, text
             assert all(part in text for part in PAIRS[pair][2:]), text
+
+
+@on_ranks(3)
+def test_a_rank_that_wrote_nothing_and_makes_no_further_call_is_found_elsewhere(comm):
+    """The rank awaited has nothing to write in its own call, so its round is published by the end of that."""
+    if comm.rank == 0:
+        with pytest.raises(MismatchError, match="rank 0 called all_reduce.*, rank [12] called"):
+            comm.all_reduce(np.ones(LARGE))
+        return
+    comm.broadcast(np.ones(LARGE), root=2)
+    while not comm.is_broken:
+        time.sleep(0.001)
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------

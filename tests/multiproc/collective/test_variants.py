@@ -138,21 +138,23 @@ NCALLS = 500
 def stats_after_trials(comm, kind, decider):
     call = calls(comm, comm.array, 1)[kind]
     comm._engine.sharing.rooted_nbytes = 0
+    began = time.monotonic()
     found = [nshared(comm, call, 1) for _ in range(NCALLS - 1)]
     found.append(last(comm, decider, functools.partial(nshared, comm, call, 1)))
     (program,) = comm.stats()["programs"]
-    return found, program
+    return found, program, 1e6 * (time.monotonic() - began)
 
 
 @pytest.mark.parametrize(("kind", "decider"), [("all_reduce", 0), ("broadcast", 0)])
 def test_stats_have_the_variant_on_all_ranks_and_the_times_on_the_one_that_decides(kind, decider):
     found = run_ranks(3, stats_after_trials, kind, decider, init=SETTINGS)
-    for rank, (made, program) in enumerate(found):
+    for rank, (made, program, all_us) in enumerate(found):
         assert made == found[decider][0]
         assert (program["kind"], program["nbytes"], program["calls"]) == (kind, COUNT * 4, NCALLS)
         assert program["variant"] == found[decider][1]["variant"]
         times = [us for tried in program["tried_us"].values() for us in tried.values()]
         assert any(times) == (rank == decider)
+        assert all(us < all_us for us in times)  # of a call
     assert set(found[0][0]) == {0, 1}
     assert all(us > 0 for us in found[decider][1]["tried_us"]["path"].values())
 
