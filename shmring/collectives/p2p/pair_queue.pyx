@@ -123,10 +123,14 @@ cdef inline void wake_peer(pair_queues_t *l, int peer, int shift) noexcept nogil
 
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
+cdef inline bint has_cells(const send_queue_t *o, uint64_t n) noexcept nogil:
+    return o.sent - o.taken + n <= SHMRING_PAIR_QUEUE_NCELLS
+
+
 cdef bint takes_whole(pair_queues_t *l, int peer, const void *source, uint64_t nbytes) noexcept nogil:
     """Whether all of a message fits the queue now, so that one `push` is enough."""
     cdef send_queue_t *o = &l.send[peer]
-    cdef uint64_t piece = piece_for(l, nbytes), end = skew_of(source) + nbytes if piece else 0
+    cdef uint64_t piece = piece_for(l, nbytes), end = skew_of(source) + nbytes
     if not holds(o, piece, end):
         note_taken(o)
         return holds(o, piece, end)
@@ -134,11 +138,14 @@ cdef bint takes_whole(pair_queues_t *l, int peer, const void *source, uint64_t n
 
 
 cdef inline bint holds(const send_queue_t *o, uint64_t piece, uint64_t end) noexcept nogil:
-    """Whether pieces that end ``end`` bytes behind a line fit, by the last value loaded; 0: without pieces."""
-    cdef uint64_t ncells = (end + piece - 1) // piece if end else 1, nbytes = whole_lines(end)
-    cdef uint64_t large = room_in(&o.parts[SHMRING_LARGE]), small = room_in(&o.parts[SHMRING_SMALL])
+    """Whether a message fits by the last value loaded; its pieces, if it has any, end ``end`` bytes behind a line."""
+    cdef uint64_t ncells, nbytes, large, small
+    if piece == 0:
+        return has_cells(o, 1)
+    ncells, nbytes = (end + piece - 1) // piece, whole_lines(end)
+    large, small = room_in(&o.parts[SHMRING_LARGE]), room_in(&o.parts[SHMRING_SMALL])
     # In two parts the last piece of each, which may be longer by a line, may find too little room.
-    return o.sent - o.taken + ncells <= SHMRING_PAIR_QUEUE_NCELLS and (
+    return has_cells(o, ncells) and (
         nbytes <= max(large, small) or nbytes + 2 * (piece + SHMRING_LINE) <= large + small)
 
 
@@ -163,17 +170,19 @@ cdef inline int other_part(int part) noexcept nogil:
 
 
 cdef inline bint fits(const send_queue_t *o, int part, uint64_t nbytes) noexcept nogil:
-    return o.sent - o.taken < SHMRING_PAIR_QUEUE_NCELLS and nbytes <= room_in(&o.parts[part])
+    return has_cells(o, 1) and nbytes <= room_in(&o.parts[part])
 
 
 cdef int part_for(send_queue_t *o, uint64_t nbytes) noexcept nogil:
     """The part for the next piece, of so many bytes in whole lines; -1: there is no room. The peer's counter is loaded
     only if the part to fill first seems full by the last value loaded."""
     cdef int part = o.laps.part
-    if not fits(o, part, nbytes):
-        note_taken(o)
-        if not fits(o, part, nbytes):
-            part = other_part(part)
+    if fits(o, part, nbytes):
+        return part
+    note_taken(o)
+    if fits(o, part, nbytes):
+        return part
+    part = other_part(part)
     return part if fits(o, part, nbytes) else -1
 
 
