@@ -27,6 +27,7 @@ TESTS = 32  # in a row: each may move a part of a long array
 YIELD_S = 0.02  # for how long a wait only lets others run between two tests, before it sleeps
 SLEEP_S = 1e-3
 SHORT_NBYTES = 16384
+SHORT_REDUCE_SCATTER_NBYTES = 65536  # MPICH takes as long to begin a new one as for all else
 MOST_PERSISTENT = 64 if MPI.Get_version() >= (4, 0) else 0  # of one team
 
 _TYPES = {d.name: getattr(MPI, d.mpi) for d in DTYPES if d.mpi}
@@ -75,7 +76,8 @@ class MpiTeam:
         own = _TYPES[c.dtype]
         nbytes = c.nbytes * self.size if c.kind in ("gather", "all_gather") else c.nbytes
         # An exscan leaves the first rank's array as it is.
-        if nbytes <= SHORT_NBYTES and len(self._persistent) < MOST_PERSISTENT and c.kind != "exscan":
+        short_nbytes = SHORT_REDUCE_SCATTER_NBYTES if c.kind == "reduce_scatter" else SHORT_NBYTES
+        if nbytes <= short_nbytes and len(self._persistent) < MOST_PERSISTENT and c.kind != "exscan":
             given = None if c.out is None else np.empty(c.out.nbytes, np.uint8)
             sent = given if c.x is None or c.kind == "broadcast" else np.empty(c.x.nbytes, np.uint8)
             begin = self._function("{}_init", c.kind, c.root, c.op)
