@@ -127,7 +127,7 @@ def test_all_ranks_get_a_disagreement_with_both_calls(n, init, ranks):
 def test_a_rank_that_wrote_nothing_and_makes_no_further_call_is_found_elsewhere(comm):
     """The rank awaited has nothing to write in its own call, so its round is published by the end of that."""
     if comm.rank == 0:
-        with pytest.raises(MismatchError, match="rank 0 called all_reduce.*, rank [12] called"):
+        with pytest.raises(MismatchError, match=r"rank 0 called all_reduce.*, rank [12] called"):
             comm.all_reduce(np.ones(LARGE))
         return
     comm.broadcast(np.ones(LARGE), root=2)
