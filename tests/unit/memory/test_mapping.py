@@ -175,6 +175,7 @@ def test_faulting_in_gives_the_pages_of_a_range_and_keeps_their_contents(fd, way
     getattr(mapping, way)(write=write)
     assert all(resident_pages(mapping))
     assert bytes(mapping) == bytes(range(256)) * (8 * PAGE // 256)
+    mapping.close()  # nothing holds it any more
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(-1, None), (0, 8 * PAGE + 1), (8 * PAGE + 1, None), (0, -1)])

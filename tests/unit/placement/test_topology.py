@@ -7,7 +7,7 @@ import pytest
 
 from shmring.core.base.sysfs import number_in, parse_list, size_in
 from shmring.core.placement.cpus import processor_of, processor_quota, usable_processors
-from shmring.core.placement.topology import Cache, Node, discover, second_level_nbytes
+from shmring.core.placement.topology import Cache, Node, discover, last_level_nbytes, second_level_nbytes
 
 
 @pytest.fixture
@@ -345,6 +345,14 @@ def test_the_second_level_cache_is_that_of_processor_0_whichever_are_allowed(mac
         files |= cache_files(cpu, 0, 1, "Data", "32K", str(cpu)) | cache_files(cpu, 1, 2, "Unified", size, str(cpu))
     assert second_level_nbytes(machine(files)["sysfs"]) == 1 << 20
     assert second_level_nbytes("/nowhere") == 0
+
+
+def test_the_last_level_cache_is_the_largest_of_the_first_allowed_processor(machine):
+    files = two_sockets() | {"proc/self/status": "Cpus_allowed_list:\t4-7"}
+    files |= cache_files(4, 2, 3, "Unified", "8192K", "4-5")
+    found = machine(files)
+    assert last_level_nbytes(found["sysfs"], found["procfs"]) == 8 << 20
+    assert last_level_nbytes("/nowhere", found["procfs"]) == 0
 
 
 @pytest.mark.parametrize(("text", "number"), [("12", 12), ("0x1f", 31), ("-3", -3), ("", -1), ("12 MB", -1)])
