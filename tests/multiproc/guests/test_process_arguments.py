@@ -182,14 +182,17 @@ def test_arrays_for_the_initializer_of_a_pool_are_blocks():
     array = np.full(NBYTES, 4, np.uint8)
     with shmring.multiprocessing.get_context("spawn").Pool(2, keep_array, (array,)) as pool:
         assert pool.map(first_of_kept, range(4)) == [4] * 4
-        blocks = [target for target in targets_of(pool) if target == pages.TARGET]
-        assert len(blocks) >= 2  # each worker holds it
+
+        @harness.eventually
+        def _():  # one worker may have done all before the other one has begun
+            assert all(pages.TARGET in targets_of(process) for process in pool._pool)
+
         pool.close()
         pool.join()
 
 
-def targets_of(pool):
-    for process in pool._pool:
-        for entry in Path(f"/proc/{process.pid}/map_files").iterdir():
-            with contextlib.suppress(OSError):
-                yield os.readlink(entry)
+def targets_of(process):
+    """The files that a process has mapped."""
+    for entry in Path(f"/proc/{process.pid}/map_files").iterdir():
+        with contextlib.suppress(OSError):
+            yield os.readlink(entry)
