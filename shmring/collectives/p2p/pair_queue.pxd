@@ -80,6 +80,11 @@ ctypedef struct pair_queues_t:
     uint64_t past_cache_nbytes     # messages from this size up are stored past the cache where they arrive
 
 
+cdef inline bint awaits(const pair_queues_t *l, int peer) noexcept nogil:
+    """Whether this rank awaits ``peer``; a receive from any source awaits all, which ``l.nposted`` tells."""
+    return l.send[peer].is_busy or l.recv[peer].is_busy or l.recv[peer].nposted > 0
+
+
 # ---- one queue, without waiting ----
 cdef void divide_ring(part_t *parts, char *bytes, uint64_t nbytes) noexcept nogil
 cdef uint64_t written(const send_queue_t *o) noexcept nogil

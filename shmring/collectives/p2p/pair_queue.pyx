@@ -404,10 +404,6 @@ cdef inline sleeper_t sleeper_of(pair_queues_t *l, int64_t spin_ns) noexcept nog
                      yields=l.group.yields, tick_ns=l.group.tick_ns, spin=&l.spin, looks=l.group.message_looks)
 
 
-cdef inline bint awaits(const pair_queues_t *l, int j) noexcept nogil:
-    return l.send[j].is_busy or l.recv[j].is_busy or l.recv[j].nposted > 0 or l.nposted > 0
-
-
 cdef int looks_before_yield(pair_queues_t *l) noexcept nogil:
     """The looks of a wait that begins, where ranks outnumber the processors: many if an awaited rank may answer
     meanwhile. One that last waited on this processor does not run; one whose last message had several pieces needs
@@ -418,7 +414,7 @@ cdef int looks_before_yield(pair_queues_t *l) noexcept nogil:
     if own.processor != here:
         store_relaxed_u32(&own.processor, here)
     for j in range(l.group.size):
-        if (awaits(l, j) and not l.send[j].is_busy and l.recv[j].nbytes <= LEAST_PIECE_NBYTES
+        if ((awaits(l, j) or l.nposted) and not l.send[j].is_busy and l.recv[j].nbytes <= LEAST_PIECE_NBYTES
                 and load_relaxed_u32(&l.group.outbox[j].processor) != here):
             return l.group.message_looks
     return l.group.looks

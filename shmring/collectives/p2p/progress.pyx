@@ -19,8 +19,9 @@ from shmring.core.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.core.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil,
                                 take_shared_turn)
 from shmring.collectives.p2p.matching cimport Matching
-from shmring.collectives.p2p.pair_queue cimport (LONGEST_RUN_NS, has_news, pair_queues_t, pump, sleep_until_news, spin,
-                                     wake_self)
+from shmring.collectives.p2p.pair_queue cimport (
+    LONGEST_RUN_NS, awaits, has_news, pair_queues_t, pump, sleep_until_news, spin, wake_self,
+)
 from shmring.collectives.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request, is_late, wait_t
 from shmring.core.sync.abort cimport is_reported, report_late, report_trouble
 from shmring.core.sync.backoff cimport left_until, now_ns
@@ -259,7 +260,7 @@ cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
     if is_reported(g):
         return True
     for j in range(g.size):
-        awaited = q.recv[j].is_busy or q.recv[j].nposted > 0 or q.send[j].is_busy
+        awaited = awaits(q, j)
         if j == g.rank or not (awaited or q.nposted):
             continue
         # SYNC left (meets: mark_left in collectives/engine/engine.pyx)
