@@ -84,11 +84,18 @@ def report_memory(array, results):
     results.put((memory_of(array), int(array[0]), array.flags.writeable))
 
 
+@pytest.fixture
+def recent_blocks_stay(monkeypatch):
+    """However slowly processes start: memory that is freed may be used again, and compare equal."""
+    wanted = [True]
+    monkeypatch.setattr(processes, "_is_recent", lambda block, until: bool(wanted))
+    yield
+    wanted.clear()
+
+
 @pytest.mark.sample(1)
 @METHODS
-def test_processes_that_are_started_one_after_the_other_get_the_same_memory(method, monkeypatch):
-    wanted = [True]  # however slowly they start; a memory that is freed may be used again, and compare equal
-    monkeypatch.setattr(processes, "_is_recent", lambda block, until: bool(wanted))
+def test_processes_that_are_started_one_after_the_other_get_the_same_memory(method, recent_blocks_stay):
     context = shmring.multiprocessing.get_context(method)
     results = context.SimpleQueue()
     array = np.zeros(NBYTES, np.uint8)
@@ -103,7 +110,6 @@ def test_processes_that_are_started_one_after_the_other_get_the_same_memory(meth
     assert memory != found[0][0]
     for worker in workers:
         worker.join()
-    wanted.clear()
 
 
 def report_read_only(array, results):
