@@ -22,13 +22,21 @@ from shmring.collectives.plan.pipeline import even
 from shmring.collectives.shared.zero_copy import Sharing
 from shmring.core.arrays.refusals import refuse_masked
 from shmring.core.base.arguments import checked_rank
+from shmring.core.base.interrupts import is_interrupt
 from shmring.core.base.pace import Pace
 from shmring.core.memory import names
 from shmring.core.memory.segment import ARRAY, HEADER_NBYTES, Place, Segment, attach, create, segment_name
 from shmring.core.memory.sweep import EXIT_GRACE_S
 from shmring.core.placement.numa_policy import in_slices, place_by
 from shmring.core.placement.topology import shmem_huge_pages
-from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
+from shmring.errors import (
+    BrokenError,
+    ClosedError,
+    OutOfSharedMemoryError,
+    PeerLostError,
+    SegmentError,
+    ShmringError,
+)
 
 SUCCEEDED, NO_MEMORY, FAILED, REFUSED = range(4)
 MOST_NBYTES = 1 << 62  # what a file offset can say, with room for headers and rounding
@@ -147,24 +155,27 @@ def make_segments(
                 segment.unlink()
         return [segments[r] for r in makers]
     except BaseException as caught:
-        error = _death_behind(comm, caught)
+        if is_interrupt(caught) or not isinstance(caught, Exception):  # between two collectives: the others wait
+            with suppress(ClosedError):
+                comm.abort(f"{type(caught).__name__} while making a shared array")  # before the name goes
+        error = _failure_behind(comm, caught)
         for segment in segments.values():
             segment.close()
         if isinstance(error, BrokenError):
             _clear_names(session, makers, error)
-        elif not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
-            comm.abort(f"{type(error).__name__} while making a shared array")
         if error is not caught:
             raise error from None
         raise
 
 
-def _death_behind(comm: Any, error: BaseException) -> BaseException:
-    """The error of a rank's death, if that caused ``error``: the name of a rank that has just died is stale.
+def _failure_behind(comm: Any, error: BaseException) -> BaseException:
+    """The error of a rank's failure, if that caused ``error``: the name of a rank that has just died is stale, and one
+    that aborts takes its name away.
 
-    All ranks have exchanged the failure and all see the death, so either all of them call the barrier or none.
+    All ranks have exchanged ``error`` and all see the failure, so either all of them call the barrier or none.
     """
-    if isinstance(error, SegmentError) and set(comm._engine.gone_ranks()) - set(comm._engine.left_ranks()):
+    engine = comm._engine
+    if isinstance(error, SegmentError) and (engine.is_broken or set(engine.gone_ranks()) - set(engine.left_ranks())):
         try:
             comm.barrier()
         except BrokenError as broken:

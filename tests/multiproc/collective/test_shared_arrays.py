@@ -23,7 +23,7 @@ from shmring.collectives.plan.limits import LINE
 from shmring.collectives.shared import share
 from shmring.core.memory import spelling, syscalls
 from shmring.core.memory.sweep import leftovers
-from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
+from shmring.errors import AbortedError, OutOfSharedMemoryError, PeerLostError, SegmentError
 
 GROUPS = [n for n in RANKS if n > 1]
 
@@ -482,6 +482,42 @@ def test_a_rank_that_dies_while_a_slower_one_attaches_is_named_and_leaves_nothin
     time.sleep(0.2)
     for outcome in gang.survivors_of(2):
         assert outcome.ok, outcome
+
+
+def attach_when_one_has_sent_its_outcome_and_left_by(comm, kind):
+    from shmring.collectives.shared import shared_arrays as sharedarrays
+
+    if comm.rank == 1:
+        attach_others = sharedarrays._attach_others
+
+        def attach_late(segments, session, *rest):
+            while sharedarrays._exists(spelling.segment_name(session, "r2")):
+                time.sleep(0.001)
+            return attach_others(segments, session, *rest)
+
+        sharedarrays._attach_others = attach_late
+    if comm.rank == 2:
+        exchange = sharedarrays.exchange_outcome
+
+        def handler(signum, frame):
+            raise kind("by a signal")
+
+        def exchange_and_leave(comm, failure, what, nonce=b""):
+            if not nonce:
+                signal.signal(signal.SIGALRM, handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+            return exchange(comm, failure, what, nonce)
+
+        sharedarrays.exchange_outcome = exchange_and_leave
+    with pytest.raises(kind if comm.rank == 2 else AbortedError) as caught:
+        comm.empty(5)
+    assert comm.rank == 2 or caught.value.rank == 2
+    assert comm.is_broken
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
+def test_a_rank_whose_handler_raises_while_a_slower_one_attaches_is_named(kind):
+    run_ranks(3, attach_when_one_has_sent_its_outcome_and_left_by, kind)
 
 
 def die_over_a_group_of_oneself(comm):
