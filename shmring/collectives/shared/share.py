@@ -33,7 +33,12 @@ from shmring.collectives.shared.moved import (
     make_shared,
     turn,
 )
-from shmring.collectives.shared.shared_arrays import check_outcomes, exchange_outcome, make_segments
+from shmring.collectives.shared.shared_arrays import (
+    abort_if_interrupted,
+    check_outcomes,
+    exchange_outcome,
+    make_segments,
+)
 from shmring.collectives.shared.zero_copy import Sharing
 from shmring.core.arrays.array_view import memory_of
 from shmring.core.memory.descriptor import above_standard
@@ -224,8 +229,7 @@ def share(comm: Any, arrays: tuple) -> Shared:
     except BaseException as error:
         with suppress(Exception):  # it stays shared, until the communicator is closed
             memory.close()
-        if not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
-            comm.abort(f"{type(error).__name__} while sharing an array")
+        abort_if_interrupted(comm, error, "sharing an array")
         raise
     return Shared(memory)
 

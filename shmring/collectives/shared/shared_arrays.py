@@ -155,9 +155,7 @@ def make_segments(
                 segment.unlink()
         return [segments[r] for r in makers]
     except BaseException as caught:
-        if is_interrupt(caught) or not isinstance(caught, Exception):  # between two collectives: the others wait
-            with suppress(ClosedError):
-                comm.abort(f"{type(caught).__name__} while making a shared array")  # before the name goes
+        abort_if_interrupted(comm, caught, "making a shared array")  # before the name goes
         error = _failure_behind(comm, caught)
         for segment in segments.values():
             segment.close()
@@ -166,6 +164,13 @@ def make_segments(
         if error is not caught:
             raise error from None
         raise
+
+
+def abort_if_interrupted(comm: Any, error: BaseException, doing: str) -> None:
+    """End the communicator for all ranks if they do not all raise ``error``: they would wait for this one."""
+    if is_interrupt(error) or not isinstance(error, Exception):
+        with suppress(ClosedError):
+            comm.abort(f"{type(error).__name__} while {doing}")
 
 
 def _failure_behind(comm: Any, error: BaseException) -> BaseException:

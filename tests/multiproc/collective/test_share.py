@@ -8,6 +8,7 @@ import mmap
 import os
 import platform
 import resource
+import signal
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from support.oracle import reduce_model
 from support.placement_rows import placement
 
 from shmring.collectives.shared.share import LEAST_NBYTES, Shared
-from shmring.errors import MismatchError, OutOfSharedMemoryError, SegmentError
+from shmring.errors import AbortedError, MismatchError, OutOfSharedMemoryError, SegmentError
 
 PAGE = mmap.PAGESIZE
 GROUPS = [n for n in RANKS if n > 1]
@@ -702,6 +703,31 @@ def bound(comm):
 def test_the_memory_policy_of_an_array_is_kept():
     if "refused" in run_ranks(2, bound):
         pytest.skip("mbind is refused here")
+
+
+def share_with_a_handler_that_raises(comm, kind):
+    from shmring.collectives.shared import share
+
+    if comm.rank == 1:
+        described = share._described
+
+        def handler(signum, frame):
+            raise kind("by a signal")
+
+        def raise_before_the_exchange(parts):
+            signal.raise_signal(signal.SIGUSR1)
+            return described(parts)
+
+        signal.signal(signal.SIGUSR1, handler)
+        share._described = raise_before_the_exchange
+    with pytest.raises(kind if comm.rank == 1 else AbortedError):
+        comm.share(np.ones(LARGE))
+    assert comm.is_broken
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
+def test_a_rank_whose_handler_raises_while_it_shares_does_not_keep_the_others_waiting(kind):
+    run_ranks(2, share_with_a_handler_that_raises, kind)
 
 
 def test_a_handle_is_made_by_share_only():
