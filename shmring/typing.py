@@ -49,10 +49,9 @@ Number: TypeAlias = int | float | complex | np.number[Any] | np.bool_
 """A number, which reductions take as an array without dimensions."""
 
 OpName: TypeAlias = Literal[
-    "sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "absmax",
-    "add", "product", "multiply", "minimum", "maximum", "mean",
-    "SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "ABSMAX",
-    "ADD", "PRODUCT", "MULTIPLY", "MINIMUM", "MAXIMUM", "MEAN",
+    "sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "absmax", "add", "product",
+    "multiply", "minimum", "maximum", "mean", "SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR",
+    "LAND", "LOR", "ABSMAX", "ADD", "PRODUCT", "MULTIPLY", "MINIMUM", "MAXIMUM", "MEAN",
 ]  # fmt: skip
 """The name of an operation."""
 

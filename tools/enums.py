@@ -1,9 +1,9 @@
-"""Write what C says of element types, operations and kinds of calls, from the rows of `shmring.dtypes` and
-`shmring.collectives.plan.kinds`.
+"""Write what C and the types say of element types, operations and kinds of calls, from the rows of `shmring.dtypes`
+and `shmring.collectives.plan.kinds`.
 
 `shmring/core/kernel/numbers.h` and `shmring/collectives/engine/kinds.h` are written whole; in the declarations of that,
-in the header of the C table and in its declarations, the bodies of enums are. `tests/unit/base/test_dtypes.py`
-compares.
+in the header of the C table and in its declarations, the bodies of enums are; in `shmring/typing.py` the names of
+operations are. `tests/unit/base/test_dtypes.py` compares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 ROWS = runpy.run_path(str(ROOT / "shmring" / "dtypes.py"))  # without the extensions, which are older than a new row
-DTYPES, OPS = [row.name for row in ROWS["DTYPES"]], ROWS["OPS"]
+DTYPES, OPS, ALIASES = [row.name for row in ROWS["DTYPES"]], ROWS["OPS"], ROWS["OP_ALIASES"]
 KIND_ROWS = runpy.run_path(str(ROOT / "shmring" / "collectives" / "plan" / "kinds.py"))
 KINDS, ON_ARRAYS = KIND_ROWS["KINDS"][1:], KIND_ROWS["ON_ARRAYS"]
 NUMBERS = """\
@@ -122,6 +122,15 @@ def declarations(text: str) -> str:
     return text
 
 
+def types(text: str) -> str:
+    """``typing.py`` with the names of operations of today."""
+    rows = [form(name) for form in (str.lower, str.upper) for name in (*OPS, *ALIASES)]
+    body = textwrap.fill(
+        ", ".join(f'"{name}"' for name in rows) + ",", 110, initial_indent="    ", subsequent_indent="    "
+    )
+    return re.sub(r"(?<=OpName: TypeAlias = Literal\[\n).*?(?=\n\])", body, text, flags=re.DOTALL)
+
+
 CODES = [f"KIND_{kind.name.upper()}" for kind in KINDS]
 SETS = [
     ["OF_NO_RANK", "OF_ROOT", "OF_ALL"],
@@ -139,6 +148,7 @@ FILES = {
     "shmring/collectives/engine/kinds.pxd": kind_declarations,
     "shmring/capi/include/shmring/capi.h": header,
     "shmring/capi/__init__.pxd": declarations,
+    "shmring/typing.py": types,
 }
 
 
