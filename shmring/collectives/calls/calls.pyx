@@ -202,7 +202,7 @@ cdef object barrier(Executor e, int64_t timeout_ns, async_op):
 # ---- blocks of all ranks ---------------------------------------------------------------------------------------------
 
 cdef object with_blocks(Executor e, int kind, x, out, int root, counts, op, int64_t timeout_ns, async_op):
-    """A collective where ``x`` or ``out`` has a block for each rank; of an all-to-all, the one without counts."""
+    """A collective that moves or reduces whole arrays or blocks of them; of an all-to-all, the one without counts."""
     cdef call_t c
     cdef const shmring_kind *k = &KIND[kind]
     cdef Rows rows = None if counts is None else Rows(counts, e.size)
@@ -248,7 +248,7 @@ cdef tuple result_shape(Executor e, const shmring_kind *k, x, Rows rows):
         return rows.whole_shape() if k.blocks_out else rows.block_shape(e.rank)
     shape = shape_of(x)
     if not k.blocks_in:
-        return (nblocks(k.blocks_out, e.size), *shape)
+        return (nblocks(k.blocks_out, e.size), *shape) if k.blocks_out else shape
     check_blocks(nblocks(k.blocks_in, e.size), shape)
     return shape if k.blocks_out else shape[1:]
 

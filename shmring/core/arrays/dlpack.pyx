@@ -103,7 +103,6 @@ cdef object borrow_tensor(object x, Exporter exporter, DLTensor *t, bint writabl
     if t.data == NULL and not empty:
         raise TypeError(f"{_kind(x)} has no memory of its own (a fake, zero or wrapper tensor); pass the tensor within")
     t.data = <char *>t.data + t.byte_offset if t.data != NULL else NULL
-    t.byte_offset = 0
 
     # Lazily conjugated or negated: the bytes are not the values. Both checks cost a Python call, so they are made only
     # where they can be true: a conjugated tensor is complex; a negated one is the imaginary half of a conjugated one,

@@ -10,6 +10,7 @@ import signal
 import sys
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import pytest
 from support.namespaces import needs_mount
@@ -406,6 +407,18 @@ def test_a_job_that_begins_removes_what_killed_jobs_left_and_nothing_else(sessio
     run_program(sys.executable, "-c", program)
     assert [one.name for one in leftovers(session)] == [named("r3")]
     alive.close()
+
+
+def test_whoever_wants_a_name_waits_for_the_process_that_may_be_about_to_lock_it(session):
+    name, paces = segment_name(session, "r0"), []
+    os.close(os.open(names.SHM_DIRECTORY + name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    pace = SimpleNamespace(pause=lambda: paces.append(1))
+    first_seen = {}
+    names._make_room(name, first_seen, pace)
+    assert (paces, [one.name for one in leftovers(session)]) == ([1], [name])
+    first_seen[next(iter(first_seen))] -= names.BIRTH_GRACE_S
+    names._make_room(name, first_seen, pace)
+    assert (paces, leftovers(session)) == ([1], [])
 
 
 def test_an_empty_name_that_a_process_may_be_about_to_lock_is_left_alone(session, monkeypatch):
