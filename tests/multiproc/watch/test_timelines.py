@@ -65,6 +65,7 @@ def test_ranks_record_their_calls(tmp_path):
         waited = calls[calls["wait_ns"] > 0]
         assert (waited["wait_ns"] >= waited["start_ns"]).all()
         assert (waited["waited_ns"] <= waited["end_ns"] - waited["start_ns"]).all()
+    assert timelines[2].collectives()["wait_ns"][2] > 0 < timelines[0].collectives()["wait_ns"][3]  # for rank 1
     sent, received = (one.calls[one.calls["peer"] >= 0] for one in timelines[:2])
     assert [name_of(call["signature"]) for call in sent] == [f"send(dst=1, tag={tag})" for tag in (5, 5, 6, 6)]
     assert [name_of(call["signature"]) for call in received] == [f"recv(src=0, tag={tag})" for tag in (5, 5, 6, 6)]
