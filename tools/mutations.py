@@ -93,7 +93,6 @@ OPERATORS = {
     "+=": "-=", "-=": "+=", "|=": "&=", "&=": "|=",
     "and": "or", "or": "and", "True": "False", "False": "True",
 }  # fmt: skip
-DECLARES_AN_ERROR = re.compile(r"\bexcept\??\s*-\s*\Z")  # the value that says so in Cython: any other one does, too
 END_OF_CONDITION = {":", "else", "for", "if", ")", "]", "}", ","}
 
 
@@ -127,7 +126,7 @@ def changes_of(path: str, text: str) -> Iterator[Change]:
         is_spaced = text[start - 1 : start] == " " and text[end : end + 1] in (" ", "\n")
         if token.string in ("True", "False") or (token.string in OPERATORS and is_spaced):
             yield Change(path, line, start, end, OPERATORS[token.string])
-        elif token.type == tokenize.NUMBER and not DECLARES_AN_ERROR.search(text[:start][-16:]):
+        elif token.type == tokenize.NUMBER and _has_effect(text, start, end):
             yield Change(path, line, start, end, _other_number(token.string))
         elif token.string in ("is", "in") and tokens[number + 1].string != "not" and tokens[number - 1].string != "not":
             if token.string == "is" or _is_comparison(tokens, number):
@@ -148,6 +147,18 @@ def _annotations(text: str, begins: Sequence[int]) -> list[tuple[int, ...]]:
                 ends = (note.lineno, note.col_offset), (note.end_lineno, note.end_col_offset)
                 found.append(tuple(begins[line - 1] + column for line, column in ends))
     return found
+
+
+def _has_effect(text: str, start: int, end: int) -> bool:
+    """Whether a number matters. In Cython the value that means an error does not, nor the 0 that means none, nor the
+    room in a small array."""
+    before = text[text.rfind("\n", 0, start) + 1 : start]
+    if re.search(r"\bexcept\??\s*-\s*$|\bcdef [\w ]+\[$", before):
+        return False
+    if before.strip() != "return" or text[start:end] != "0":
+        return True
+    declared = list(re.finditer(r"^ *cp?def [^\n]*\(", text[:start], re.MULTILINE))
+    return not declared or "except -1" not in text[declared[-1].start() : text.find(":\n", declared[-1].start())]
 
 
 def _other_number(text: str) -> str:

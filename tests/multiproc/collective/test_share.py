@@ -413,6 +413,7 @@ def test_a_dropped_handle_warns_and_the_array_stays_shared_until_its_communicato
     comm.all_reduce(x)
     shared.close()
     shared.close()
+    assert not comm._engine.sharing.registry.locate(address)
     assert shared.closed
     assert not shared.arrays
     assert "closed" in repr(shared)

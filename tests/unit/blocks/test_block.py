@@ -215,8 +215,9 @@ def test_a_refusal_of_the_kernel_leaves_nothing(name, monkeypatch):
     block_pages.give_back()
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(syscalls, "fault", refuse)
-    with pytest.raises((OutOfSharedMemoryError, SegmentError, OSError), match="memory"):
+    with pytest.raises((OutOfSharedMemoryError, SegmentError, OSError), match="memory") as caught:
         shmring.Block(np.zeros(100_000))
+    assert getattr(caught.value, "errno", errno.ENOMEM) == errno.ENOMEM
     assert os.listdir("/proc/self/fd") == before
 
 
