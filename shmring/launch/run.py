@@ -122,9 +122,9 @@ def run(
     variables = {**_rendezvous_place(), **share, **(env or {})}
     if tag_output:
         variables.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
-    older_children = children()
     # Without another thread, which may start processes, all that this one adopts was left by the ranks.
     is_alone = threading.active_count() == 1
+    older_children = children()
     with adopting_orphans(), _blocked_signals() as (mask_before, waited):
         hold_standard()
         commands = _Commands(

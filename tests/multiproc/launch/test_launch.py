@@ -990,6 +990,37 @@ def test_a_run_ends_no_child_of_an_embedding_program(tmp_path):
     run_python("-c", EMBEDDING, tmp_path / "started")
 
 
+EMBEDDING_WITH_A_THREAD_THAT_ENDS = r"""
+import subprocess, sys, threading
+from shmring.launch import run
+
+begin, before = threading.Event(), run.children
+
+def start_and_end():
+    global child
+    begin.wait()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+def children_and_one_more_then():
+    found = before()
+    begin.set()
+    keeper.join()                 # its child is adopted by the main thread
+    return found
+
+keeper = threading.Thread(target=start_and_end)
+keeper.start()
+run.children = children_and_one_more_then
+assert run.run([sys.executable, "-c", ""], 2) == 0
+assert child.poll() is None, child.returncode
+child.communicate(b"\n", timeout=60)
+assert child.returncode == 0
+"""
+
+
+def test_a_run_ends_no_child_that_a_thread_starts_while_the_run_begins():
+    run_python("-c", EMBEDDING_WITH_A_THREAD_THAT_ENDS)
+
+
 def test_a_process_in_the_middle_of_an_exec_is_no_zombie(monkeypatch):
     started = partial(subprocess.Popen, [sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     looked = []
