@@ -35,9 +35,14 @@ CAPACITY_NBYTES = 4 << 20
 BATCH = 256
 RECORD = np.dtype([("time", "f8"), ("price", "f8"), ("volume", "i8"), ("symbol", "i4"), ("side", "i4")])
 ROWS = {
-    "message": (8, 64, 1 << 10, 16 << 10, 64 << 10), "array": (1 << 20, 16 << 20),
-    "records": (BATCH * RECORD.itemsize,), "round_trip": (64,), "think": (64,), "idle": (64,), "death": (64,),
-}  # fmt: skip
+    "message": (8, 64, 1 << 10, 16 << 10, 64 << 10),
+    "array": (1 << 20, 16 << 20),
+    "records": (BATCH * RECORD.itemsize,),
+    "round_trip": (64,),
+    "think": (64,),
+    "idle": (64,),
+    "death": (64,),
+}
 SLICE_S, THINK_S, IDLE_S, DEATH_S = 0.03, 0.001, 1.0, 2.0
 
 
@@ -229,9 +234,15 @@ class Iceoryx(Library):
 
 
 LIBRARIES = {
-    "channel": Channel, "queue": Queue, "mp-queue": StandardQueue, "mp-simplequeue": SimpleQueue, "mp-pipe": Pipe,
-    "faster-fifo": FasterFifo, "pyzmq": ZeroMq, "iceoryx2": Iceoryx,
-}  # fmt: skip
+    "channel": Channel,
+    "queue": Queue,
+    "mp-queue": StandardQueue,
+    "mp-simplequeue": SimpleQueue,
+    "mp-pipe": Pipe,
+    "faster-fifo": FasterFifo,
+    "pyzmq": ZeroMq,
+    "iceoryx2": Iceoryx,
+}
 
 
 # ---- what both processes do; the orders go through a pipe ----

@@ -28,8 +28,16 @@ import shmring
 from shmring.collectives.plan.choose import FIRST_PIECE_NBYTES
 
 CALLS = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "ping_pong",
-)  # fmt: skip
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "ping_pong",
+)
 SIZES = tuple(1 << bits for bits in range(12, 27, 2))
 NO_STREAMING, ALL_STREAMING = {"past_cache_nbytes": 1 << 40}, {"past_cache_nbytes": 0}
 OUTPUTS = {"cached": NO_STREAMING, "streaming": ALL_STREAMING}

@@ -93,8 +93,11 @@ def main():
             for _ in range(args.cycles):
                 more, seen = survivors_of(library, python if library == "mpi" else sys.executable, args.ranks)
                 us += more
-            print(f"{library:<8} {summary(us)['median'] / 1e3 if us else float('nan'):.3g} ms, "
-                  f"at most {max(us, default=float('nan')) / 1e3:.3g}; {seen}", flush=True)  # fmt: skip
+            print(
+                f"{library:<8} {summary(us)['median'] / 1e3 if us else float('nan'):.3g} ms, "
+                f"at most {max(us, default=float('nan')) / 1e3:.3g}; {seen}",
+                flush=True,
+            )
 
 
 if "pytest" in sys.modules:

@@ -103,9 +103,17 @@ def rows_of(python, args, rows):
     has = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True).stdout.split()
     peers = [peer for peer, module in bench.PEERS.items() if module in has]
     with tempfile.TemporaryDirectory(prefix="shmring-bench-") as folder:
-        task = {"rows": rows, "peers": peers, "folder": folder, "processors": processors, "ways": args.ways.split(","),
-                "dtype": args.dtype, "seconds": args.seconds, "rewrite": args.rewrite,
-                "deepspeed": args.deepspeed if "gloo" in peers else ""}  # fmt: skip
+        task = {
+            "rows": rows,
+            "peers": peers,
+            "folder": folder,
+            "processors": processors,
+            "ways": args.ways.split(","),
+            "dtype": args.dtype,
+            "seconds": args.seconds,
+            "rewrite": args.rewrite,
+            "deepspeed": args.deepspeed if "gloo" in peers else "",
+        }
         launcher = [str(Path(python).with_name("mpiexec"))] if "mpi" in peers else [python, "-m", "shmring", "run"]
         command = [*launcher, "-n", str(args.ranks), python, __file__, "--task", json.dumps(task)]
         environment = bench.mpi_environment(args.ranks, processors) | {"OMP_NUM_THREADS": "1"}

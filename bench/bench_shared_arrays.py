@@ -59,8 +59,11 @@ def bench(comm, kinds, sizes, cycles=SLICES):
         for size in sizes:
             calls = zip(("private", "shared"), calls_for(comm, kind, parse_sizes(size)[0]), strict=True)
             found = compare(comm, {name: rewriting(*call) for name, call in calls}, cycles=cycles, slice_s=SLICE_S)
-            show(f"{kind:28}{size:>8}{min(found.trip_us) / 2:9.2f}{found.median('private'):10.1f}"
-                f"{found.median('shared'):10.1f}{found.ratio('shared', 'private'):7.2f}", flush=True)  # fmt: skip
+            show(
+                f"{kind:28}{size:>8}{min(found.trip_us) / 2:9.2f}{found.median('private'):10.1f}"
+                f"{found.median('shared'):10.1f}{found.ratio('shared', 'private'):7.2f}",
+                flush=True,
+            )
 
 
 def test_rewriting_private_and_shared_arrays(benchmark):

@@ -174,15 +174,22 @@ def row_of(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=row_of, nargs="+", default=ROWS, help="WORKERSxBYTES; default: 1, 2 and 4 "
-                        "workers, 1 KiB, 1 MiB and 64 MiB")  # fmt: skip
+    parser.add_argument(
+        "--rows",
+        type=row_of,
+        nargs="+",
+        default=ROWS,
+        help="WORKERSxBYTES; default: 1, 2 and 4 workers, 1 KiB, 1 MiB and 64 MiB",
+    )
     parser.add_argument("--minutes", type=float, default=7.5)
     parser.add_argument("--seconds", type=float, default=1.5, help="of the stage of steps")
     args = parser.parse_args()
     found, trips = rounds(args.rows, args.minutes, args.seconds)
     print(f"round trip {min(trips):.2f} to {max(trips):.2f} us, {len(trips)} rounds\n")
-    print("| queue | workers | bytes | hot, p50, us | p99 | after silence, p50, us | p99 "
-          "| steps: worker, % | engine, % | idle worker, % |")  # fmt: skip
+    print(
+        "| queue | workers | bytes | hot, p50, us | p99 | after silence, p50, us | p99 "
+        "| steps: worker, % | engine, % | idle worker, % |"
+    )
     print("| --- " * 10 + "|")
     for (nworkers, nbytes), ways in found.items():
         for way in WAYS:

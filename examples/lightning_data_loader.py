@@ -21,9 +21,13 @@ EPOCHS = 6
 def loader_of_rings() -> DataLoader:
     """The loader, which either library takes as it is."""
     return DataLoader(
-        DATA, batch_size=64, shuffle=True, num_workers=2, persistent_workers=True,
+        DATA,
+        batch_size=64,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
         multiprocessing_context=shmring.multiprocessing.get_context("fork"),
-    )  # fmt: skip
+    )
 
 
 def with_lightning(loader: DataLoader) -> torch.Tensor:

@@ -94,13 +94,19 @@ WHOLE = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replica
 PLANS = {
     Start: {"letters": RowwiseParallel(**LOCAL), "places": RowwiseParallel(**LOCAL)},
     Block: {
-        "norm1": SequenceParallel(), "norm2": SequenceParallel(), "attention": WHOLE, "feed": WHOLE,
-        "attention.q": ColwiseParallel(), "attention.k": ColwiseParallel(), "attention.v": ColwiseParallel(),
+        "norm1": SequenceParallel(),
+        "norm2": SequenceParallel(),
+        "attention": WHOLE,
+        "feed": WHOLE,
+        "attention.q": ColwiseParallel(),
+        "attention.k": ColwiseParallel(),
+        "attention.v": ColwiseParallel(),
         "attention.mix": RowwiseParallel(output_layouts=Shard(1)),
-        "feed.0": ColwiseParallel(), "feed.2": RowwiseParallel(output_layouts=Shard(1)),
+        "feed.0": ColwiseParallel(),
+        "feed.2": RowwiseParallel(output_layouts=Shard(1)),
     },
     End: {"norm": SequenceParallel(), "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())},
-}  # fmt: skip
+}
 
 
 def layers_of(nletters: int) -> list[nn.Module]:

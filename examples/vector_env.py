@@ -71,7 +71,8 @@ class RingVectorEnv(VectorEnv):
         self.metadata = {**probe.metadata, "autoreset_mode": mode}
         self.single_observation_space, self.single_action_space = probe.observation_space, probe.action_space
         self.observation_space, self.action_space = (
-            batch_space(each, self.num_envs) for each in (probe.observation_space, probe.action_space))  # fmt: skip
+            batch_space(each, self.num_envs) for each in (probe.observation_space, probe.action_space)
+        )
         probe.close()
         ends = np.linspace(0, self.num_envs, 1 + min(self.num_envs, workers or os.cpu_count() or 1)).astype(int)
         self.shares = [slice(*pair) for pair in pairwise(ends)]

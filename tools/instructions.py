@@ -139,8 +139,14 @@ def count(least: dict[str, Counter]) -> None:
         subprocess.run([*COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
         environment = {**os.environ, "SHMRING_SESSION": uuid.uuid4().hex[:12], "WORLD_SIZE": "2", "PYTHONHASHSEED": "0"}
         command = [sys.executable, __file__, "--library"]
-        valgrind = ["valgrind", "--tool=callgrind", "--quiet", "--collect-atstart=no", "--instr-atstart=no",
-                    f"--callgrind-out-file={folder}/counts"]  # fmt: skip
+        valgrind = [
+            "valgrind",
+            "--tool=callgrind",
+            "--quiet",
+            "--collect-atstart=no",
+            "--instr-atstart=no",
+            f"--callgrind-out-file={folder}/counts",
+        ]
         with subprocess.Popen([*command, ""], env={**environment, "RANK": "1"}) as peer:
             try:
                 subprocess.run([*valgrind, *command, library], env={**environment, "RANK": "0"}, check=True)

@@ -259,8 +259,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20, help="changes in all, of all targets alike (default: 20)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of changes (default: 1)")
     args = parser.parse_args()
-    possible = [(target, change) for target in args.targets for path in files_of(target)
-                for change in changes_of(path, (ROOT / path).read_text())]  # fmt: skip
+    possible = [
+        (target, change)
+        for target in args.targets
+        for path in files_of(target)
+        for change in changes_of(path, (ROOT / path).read_text())
+    ]
     chosen = random.Random(args.seed).sample(possible, min(args.count, len(possible)))
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="shmring-mutations-") as folder:

@@ -23,8 +23,11 @@ ROOT = Path(__file__).parents[1]
 OURS = ROOT / "shmring/vllm"
 RECORD = ROOT / "tests/unit/base/vllm_interface.json"
 # What is used without an import: the platform, by its name, and the groups of entry points.
-BY_NAME = [("vllm.platforms.cpu", "CpuPlatform"), ("vllm.plugins", "DEFAULT_PLUGINS_GROUP"),
-           ("vllm.plugins", "PLATFORM_PLUGINS_GROUP")]  # fmt: skip
+BY_NAME = [
+    ("vllm.platforms.cpu", "CpuPlatform"),
+    ("vllm.plugins", "DEFAULT_PLUGINS_GROUP"),
+    ("vllm.plugins", "PLATFORM_PLUGINS_GROUP"),
+]
 
 
 def our_sources() -> list[ast.Module]:
@@ -49,8 +52,13 @@ def words(tree: ast.Module, of: str = "") -> set[str]:
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and (not of or (isinstance(node.value, ast.Name) and node.value.id == of)))
         or (isinstance(node, ast.FunctionDef) and not of)
-    } | {one.id for node in tree.body if isinstance(node, ast.ClassDef) for one in ast.walk(node)
-         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store) and not of}  # fmt: skip
+    } | {
+        one.id
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store) and not of
+    }
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:

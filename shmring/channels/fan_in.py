@@ -77,8 +77,11 @@ def fan_in(
     if not 1 <= nsenders <= MOST_SENDERS:
         raise ValueError(f"nsenders={nsenders}: must be from 1 to {MOST_SENDERS}")
     settings: dict[str, Any] = {
-        "capacity_nbytes": capacity_nbytes, "dtype": dtype, "when_full": when_full, "allow_pickle": allow_pickle
-    }  # fmt: skip
+        "capacity_nbytes": capacity_nbytes,
+        "dtype": dtype,
+        "when_full": when_full,
+        "allow_pickle": allow_pickle,
+    }
     ends = [channel(**settings) for _ in range(nsenders)]
     return [sender for sender, _ in ends], FanInReceiver([receiver for _, receiver in ends], settings)
 

@@ -64,10 +64,14 @@ SHAPES = {
 PEERS = {"gloo": "torch", "mpi": "mpi4py"}  # and the module that each needs
 # Open MPI and Intel MPI as they are best on one machine; the ranks bind themselves, alike for all libraries.
 MPI_ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "I_MPI_FABRICS": "shm", "I_MPI_PIN": "0",
-}  # fmt: skip
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "I_MPI_FABRICS": "shm",
+    "I_MPI_PIN": "0",
+}
 MPI_CROWDED = {"OMPI_MCA_mpi_yield_when_idle": "1", "I_MPI_THREAD_YIELD": "2"}
 
 
@@ -230,9 +234,14 @@ def fill(op: str, rank: int, size: int, x: np.ndarray, y: np.ndarray) -> np.ndar
         x[...] = rank == 0
         return 1
     x[...] = rank + 1
-    by_op = {"all_reduce": total, "reduce": total if rank == 0 else None, "all_gather": rows,
-             "gather": rows if rank == 0 else None, "barrier": None,
-             "ping_pong": (rank ^ 1) + 1 if rank ^ 1 < size else None}  # fmt: skip
+    by_op = {
+        "all_reduce": total,
+        "reduce": total if rank == 0 else None,
+        "all_gather": rows,
+        "gather": rows if rank == 0 else None,
+        "barrier": None,
+        "ping_pong": (rank ^ 1) + 1 if rank ^ 1 < size else None,
+    }
     return by_op[op]
 
 
@@ -278,9 +287,15 @@ def seconds_of(comm: shmring.Communicator, timer: timeit.Timer, times: int, warm
 
 
 def measure(
-    comm: shmring.Communicator, found: Sequence[Library], op: str, dtype: str, nbytes: int, seconds: float,
-    *, rewrite: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    comm: shmring.Communicator,
+    found: Sequence[Library],
+    op: str,
+    dtype: str,
+    nbytes: int,
+    seconds: float,
+    *,
+    rewrite: bool = False,
+) -> dict[str, Any]:
     """One row: microseconds of each library in each cycle, those of a trip, and why a library has none.
 
     ``rewrite``: each rank writes its input before each call, within the time.
@@ -387,15 +402,31 @@ def machine() -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring bench``."""
     add = parser.add_argument
-    add("--op", nargs="+", choices=[*SHAPES, "all"], default=["all_reduce"], metavar="NAME",
-        help=f"{', '.join(SHAPES)}; or all (default: all_reduce)")  # fmt: skip
+    add(
+        "--op",
+        nargs="+",
+        choices=[*SHAPES, "all"],
+        default=["all_reduce"],
+        metavar="NAME",
+        help=f"{', '.join(SHAPES)}; or all (default: all_reduce)",
+    )
     add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=f"{', '.join(DTYPES)} (default: float32)")
     add("-n", "--ranks", type=ranks, default=2, metavar="N", help="processes (default: 2)")
-    add("--sizes", type=checked(parse_sizes), default=parse_sizes(DEFAULT_SIZES), metavar="SIZES",
-        help=f"bytes of all ranks' blocks together (default: {DEFAULT_SIZES})")  # fmt: skip
+    add(
+        "--sizes",
+        type=checked(parse_sizes),
+        default=parse_sizes(DEFAULT_SIZES),
+        metavar="SIZES",
+        help=f"bytes of all ranks' blocks together (default: {DEFAULT_SIZES})",
+    )
     add("--seconds", type=duration, default=2.0, metavar="S", help="for each row, 5 cycles at least (default: 2)")
-    add("--peers", nargs="+", choices=[*PEERS, "none"], metavar="NAME",
-        help="gloo, mpi, or none (default: what this Python has)")  # fmt: skip
+    add(
+        "--peers",
+        nargs="+",
+        choices=[*PEERS, "none"],
+        metavar="NAME",
+        help="gloo, mpi, or none (default: what this Python has)",
+    )
     add("--json", action="store_true", help="print one JSON object with the times of all cycles")
 
 
@@ -412,16 +443,27 @@ def main(args: argparse.Namespace) -> int:
     ops = SHAPES if "all" in args.op else args.op
     task = {
         "rows": [(op, n) for op in ops for n in (args.sizes if op != "barrier" else [0])],
-        "dtype": args.dtype, "seconds": args.seconds, "peers": peers, "processors": processors, "json": args.json,
-    }  # fmt: skip
+        "dtype": args.dtype,
+        "seconds": args.seconds,
+        "peers": peers,
+        "processors": processors,
+        "json": args.json,
+    }
     if not args.json:
         print(f"{machine()}; shmring {shmring.__version__}", flush=True)
     with tempfile.TemporaryDirectory(prefix="shmring-bench-") as folder:
         task["folder"] = folder
         if "mpi" not in peers:
             return max(shmring.spawn(rank_main, args.ranks, args=(task,), env=ONE_THREAD))
-        command = [mpiexec, "-n", str(args.ranks), sys.executable, "-c",
-                   "from shmring.cli.bench import rank_of_mpi; rank_of_mpi()", json.dumps(task)]  # fmt: skip
+        command = [
+            mpiexec,
+            "-n",
+            str(args.ranks),
+            sys.executable,
+            "-c",
+            "from shmring.cli.bench import rank_of_mpi; rank_of_mpi()",
+            json.dumps(task),
+        ]
         return subprocess.run(command, env=mpi_environment(args.ranks, processors), check=False).returncode
 
 

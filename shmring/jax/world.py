@@ -97,8 +97,13 @@ def connect(activity: Activity) -> tuple[int, int]:
     if _world is None or _world.client is not state.client:  # a backend that is made again keeps the communicator
         try:
             session = agree(state.client, state.process_id, state.num_processes)
-            made = init(rank=state.process_id, size=state.num_processes, session=session,
-                        rendezvous_timeout=_patience(), **settings)  # fmt: skip
+            made = init(
+                rank=state.process_id,
+                size=state.num_processes,
+                session=session,
+                rendezvous_timeout=_patience(),
+                **settings,
+            )
             _world = _World(state.client, state.num_processes, made, activity)
         except Exception as error:
             problem = f"shmring.{type(error).__name__}: {error}"

@@ -278,8 +278,11 @@ class Tasks:
         error = self.lost_error(
             f"the worker of this pool that had this task, a call of {name}{f' (number {index})' if index else ''}, "
             f"{describe_status(worker.exitcode)} (pid {worker.pid}); whether it completed the task is not known",
-            worker.pid, worker.exitcode, name, index,
-        )  # fmt: skip
+            worker.pid,
+            worker.exitcode,
+            name,
+            index,
+        )
         self._put_mark(number, error)
 
     def _put_mark(self, number: int, error: WorkerLostError) -> None:
@@ -297,8 +300,9 @@ class Tasks:
             f"{self._nfailed_starts} workers of this pool in a row ended before they took a task, the last one "
             f"{describe_status(worker.exitcode)} (pid {worker.pid}): does the initializer fail, or the import of the "
             "main module? No more workers are started",
-            worker.pid, worker.exitcode,
-        )  # fmt: skip
+            worker.pid,
+            worker.exitcode,
+        )
         for number in list(self._pending):
             self._put_mark(number, copy(self.refusal))
 

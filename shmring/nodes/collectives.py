@@ -43,8 +43,10 @@ class Collectives:
 
     def stats(self) -> list[dict[str, Any]]:
         """The kinds and sizes of calls with several ways: the way taken, and the seconds of each in the trials."""
-        return [{"call": key[0], "most_nbytes": (1 << key[1]) - 1, "way": name, "seconds": self.seconds[key]}
-                for key, name in self.chosen.items()]  # fmt: skip
+        return [
+            {"call": key[0], "most_nbytes": (1 << key[1]) - 1, "way": name, "seconds": self.seconds[key]}
+            for key, name in self.chosen.items()
+        ]
 
     def _try(self, key: tuple, ways: dict[str, Callable], c: Any) -> None:
         seconds = self.seconds.setdefault(key, {name: [] for name in ways})

@@ -51,5 +51,12 @@ def refuse(kind: type[NodesCommunicator], why: str, *names: str) -> None:
 refuse(
     NodesCommunicator,
     "needs memory that all ranks can map: call it on comm.local, the communicator of this node's ranks",
-    "empty", "array", "share", "shared_view", "shared_result", "explain", "trace", "shrink",
-)  # fmt: skip
+    "empty",
+    "array",
+    "share",
+    "shared_view",
+    "shared_result",
+    "explain",
+    "trace",
+    "shrink",
+)

@@ -43,7 +43,7 @@ METHODS: dict[str, tuple] = {
     "send": ("send", list, int, int),
     "recv": ("recv_", list, int, int),
     "recv_anysource": ("recv_any_source_", list, int),
-}  # fmt: skip
+}
 
 _OPTIONS = {"reduce_op": "reduceOp", "root_rank": "rootRank", "async_op": "asyncOp", "timeout": "timeout"}
 _UNUSED = ("process_group", "root_tensor", "sparse_indices", "tensor", "device_ids")

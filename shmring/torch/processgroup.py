@@ -129,9 +129,14 @@ class ProcessGroup(dist.ProcessGroup):
         names = self._other_names()
         if kind not in self._others and kind in names:
             group, _ = distributed_c10d._new_process_group_helper(
-                self._comm.size, self._comm.rank, dist.get_process_group_ranks(self), f"{kind}:{names[kind]}",
-                self._store, f"{self._name}/{kind}", timeout=timedelta(seconds=self._timeout_s or _DAY_S),
-            )  # fmt: skip
+                self._comm.size,
+                self._comm.rank,
+                dist.get_process_group_ranks(self),
+                f"{kind}:{names[kind]}",
+                self._store,
+                f"{self._name}/{kind}",
+                timeout=timedelta(seconds=self._timeout_s or _DAY_S),
+            )
             forget(group)
             self.add_backends(group)
         return self._others.get(kind)

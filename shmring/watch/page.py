@@ -117,9 +117,11 @@ def _channel(one: dict[str, Any]) -> list[Line]:
     is_stuck = one["fill"] > 0 and any(one[end]["state"] == "lost" for end in ("sender", "receiver"))
     lines: list[Line] = [
         [(f"  {one['name']}", "")],
-        [(f"    {bar} {one['fill']:.0%}", "keeper" if is_stuck else "work"),
-         (f" of {one['capacity_bytes']} bytes, {rate}", "")],
-    ]  # fmt: skip
+        [
+            (f"    {bar} {one['fill']:.0%}", "keeper" if is_stuck else "work"),
+            (f" of {one['capacity_bytes']} bytes, {rate}", ""),
+        ],
+    ]
     for end in ("sender", "receiver"):
         lines.append([(f"    {end:<8} {_end(one[end])}", "keeper" if one[end]["state"] == "lost" else "")])
     return [*lines, [(f"    {one['waiting']}", "asleep")]] if one["waiting"] else lines

@@ -46,8 +46,9 @@ class Place(NamedTuple):
 
 def places(machine: Machine) -> list[Place]:
     """The places of all ranks whose process can be seen."""
-    return [_place(job, group, one) for job in machine.jobs for group in job.groups for one in group.members
-            if one.process]  # fmt: skip
+    return [
+        _place(job, group, one) for job in machine.jobs for group in job.groups for one in group.members if one.process
+    ]
 
 
 def _place(job: Job, group: Group, one: Member) -> Place:

@@ -7,8 +7,16 @@ import pytest
 from attack import KINDS
 from support.installed import ROOT
 
-CASES = {"arguments": 10, "states": 40, "cycles": 10, "fork": 10, "handlers": 10, "threads": 10, "ranks": 8,
-         "shares": 8}  # fmt: skip
+CASES = {
+    "arguments": 10,
+    "states": 40,
+    "cycles": 10,
+    "fork": 10,
+    "handlers": 10,
+    "threads": 10,
+    "ranks": 8,
+    "shares": 8,
+}
 LONG_FACTOR = 60
 
 

@@ -18,10 +18,13 @@ from support.installed import ROOT
 import shmring
 
 NEEDED = (
-    "shmring/core/ring/spsc.pxd", "shmring/core/c/layout.h", "shmring/core/kernel/folds.h",
-    "shmring/capi/include/shmring/capi.h", "shmring/capi/__init__.pxd",
+    "shmring/core/ring/spsc.pxd",
+    "shmring/core/c/layout.h",
+    "shmring/core/kernel/folds.h",
+    "shmring/capi/include/shmring/capi.h",
+    "shmring/capi/__init__.pxd",
     "shmring/py.typed",
-)  # fmt: skip
+)
 
 
 @pytest.fixture

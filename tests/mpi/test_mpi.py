@@ -73,8 +73,10 @@ def test_killed_ranks_and_nodes_are_errors_on_all_others(python, layout, victims
 
 def test_the_example_prints_the_same_under_every_launcher(python):
     example = str(ROOT / "examples" / "several_machines.py")
-    code = f"import os, runpy; from mpi4py import MPI; os.environ['SHMRING_NODE'] = 'aabb'[MPI.COMM_WORLD.rank]; " \
-           f"runpy.run_path({example!r}, run_name='__main__')"  # fmt: skip
+    code = (
+        f"import os, runpy; from mpi4py import MPI; os.environ['SHMRING_NODE'] = 'aabb'[MPI.COMM_WORLD.rank]; "
+        f"runpy.run_path({example!r}, run_name='__main__')"
+    )
     wanted = mpi.run(python, 1, example).stdout
     assert wanted.startswith("mean ")
     for run in (mpi.run(python, 4, example), mpi.run(python, 4, "-c", code)):

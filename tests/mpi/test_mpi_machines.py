@@ -10,9 +10,10 @@ from support.namespaces import CABLE, needs_machines, two_machines
 MPICH = [python for python in mpi.PYTHONS if mpi.flavour(python) == "mpich"]
 
 pytestmark = [
-    pytest.mark.mpi, needs_machines,
+    pytest.mark.mpi,
+    needs_machines,
     pytest.mark.skipif(not MPICH, reason="no mpi4py with MPICH here; SHMRING_MPI_PYTHONS names interpreters"),
-]  # fmt: skip
+]
 CHECKS, DEATHS, CUT = (Path(__file__).with_name(f"mpi_{name}.py") for name in ("checks", "deaths", "cut"))
 EACH = 2
 N = 2 * EACH

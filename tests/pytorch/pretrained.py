@@ -23,9 +23,15 @@ from transformers.distributed import DistributedConfig
 import shmring.torch  # noqa: F401
 
 SIZES = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "vocab_size": 256, "max_position_embeddings": 128, "initializer_range": 0.2,
-}  # fmt: skip
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8}
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),

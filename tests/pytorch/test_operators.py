@@ -196,8 +196,12 @@ def test_the_operators_of_vllm_groups_stay_in_one_graph(comm):
     for found in (layer(x), torch.compile(layer, fullgraph=True, backend="aot_eager")(x)):
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=0) if other is not None else None
-    checked = {"broadcast_": (x, last), "gather": (x, last), "all_gatherv": (x[:own], counts),
-               "reduce_scatterv": (rows, counts)}  # fmt: skip
+    checked = {
+        "broadcast_": (x, last),
+        "gather": (x, last),
+        "all_gatherv": (x[:own], counts),
+        "reduce_scatterv": (rows, counts),
+    }
     for name, (given, how) in checked.items():
         outcome = torch.library.opcheck(getattr(calls, name).default, (given.clone(), how, "group"))
         assert set(outcome.values()) == {"SUCCESS"}

@@ -130,12 +130,20 @@ def calls(n):
         return []
 
     return {
-        all_reduce: ["allreduce_"], in_background: ["allreduce_"], coalesced: ["allreduce_coalesced_"],
-        reduce: ["reduce_"], broadcast: ["broadcast_"], all_gather: ["allgather_"],
-        all_gather_single: ["_allgather_base_"], gather: ["gather_"], scatter: ["scatter_"],
-        reduce_scatter_single: ["_reduce_scatter_base_"], all_to_all_single: ["alltoall_base_"],
-        messages: ["recv_", "send"], barrier: ["barrier"],
-    }  # fmt: skip
+        all_reduce: ["allreduce_"],
+        in_background: ["allreduce_"],
+        coalesced: ["allreduce_coalesced_"],
+        reduce: ["reduce_"],
+        broadcast: ["broadcast_"],
+        all_gather: ["allgather_"],
+        all_gather_single: ["_allgather_base_"],
+        gather: ["gather_"],
+        scatter: ["scatter_"],
+        reduce_scatter_single: ["_reduce_scatter_base_"],
+        all_to_all_single: ["alltoall_base_"],
+        messages: ["recv_", "send"],
+        barrier: ["barrier"],
+    }
 
 
 @on_group(2)

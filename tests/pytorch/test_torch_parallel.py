@@ -217,10 +217,14 @@ def test_the_operator_from_one_sharded_dimension_to_another(rank):
 # ---- reductions to one rank and to shares, by every operation --------------------------------------------------------
 
 OPS = {
-    dist.ReduceOp.SUM: torch.add, dist.ReduceOp.PRODUCT: torch.mul, dist.ReduceOp.MIN: torch.minimum,
-    dist.ReduceOp.MAX: torch.maximum, dist.ReduceOp.BAND: torch.bitwise_and, dist.ReduceOp.BOR: torch.bitwise_or,
+    dist.ReduceOp.SUM: torch.add,
+    dist.ReduceOp.PRODUCT: torch.mul,
+    dist.ReduceOp.MIN: torch.minimum,
+    dist.ReduceOp.MAX: torch.maximum,
+    dist.ReduceOp.BAND: torch.bitwise_and,
+    dist.ReduceOp.BOR: torch.bitwise_or,
     dist.ReduceOp.BXOR: torch.bitwise_xor,
-}  # fmt: skip
+}
 
 
 @on_group(1, 2, 3)

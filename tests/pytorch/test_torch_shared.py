@@ -72,8 +72,13 @@ def gradients(rank, options):
     del model, shared
 
 
-OPTIONS = [{}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.13}, {"find_unused_parameters": True},
-           {"static_graph": True, "gradient_as_bucket_view": True}]  # fmt: skip
+OPTIONS = [
+    {},
+    {"gradient_as_bucket_view": True},
+    {"bucket_cap_mb": 0.13},
+    {"find_unused_parameters": True},
+    {"static_graph": True, "gradient_as_bucket_view": True},
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")

@@ -41,8 +41,11 @@ def test_profiles_show_the_calls(rank):
             dist.recv(x, 0)
     events = {event.name: event for event in profile.events() if event.name.startswith("shmring:")}
     assert set(events) - {"shmring:broadcast in the background"} == {
-        "shmring:all_reduce", "shmring:barrier", "shmring:broadcast", "shmring:send" if rank == 0 else "shmring:recv",
-    }  # fmt: skip
+        "shmring:all_reduce",
+        "shmring:barrier",
+        "shmring:broadcast",
+        "shmring:send" if rank == 0 else "shmring:recv",
+    }
     assert events["shmring:all_reduce"].input_shapes == [[4, 3]]
     assert events["shmring:broadcast"].input_shapes == [[4, 3]]
 

@@ -124,8 +124,10 @@ def test_the_command_of_the_page_serves_the_tokens_of_one_rank(models, alone, tm
     bound = "|".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
     settings = {
         "VLLM_CPU_OMP_THREADS_BIND": bound if "|" in bound else "nobind",
-        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     log = tmp_path / "log"
     with log.open("w") as out:
         environ = {**os.environ, **settings}

@@ -34,9 +34,15 @@ def make(place):
     )
 
     sizes = {
-        "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
-        "num_key_value_heads": 4, "vocab_size": 512, "max_position_embeddings": 256, "initializer_range": 0.2,
-    }  # fmt: skip
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 512,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.2,
+    }
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(f"{place}/llama")
     words = Tokenizer(models.WordLevel({f"t{token}": token for token in range(sizes["vocab_size"])}, unk_token="t0"))
@@ -73,10 +79,16 @@ def engine(model, shape):
     from vllm import LLM
 
     return LLM(
-        model, tensor_parallel_size=shape.get("tensor", 1), max_model_len=256, seed=0, dtype="float32",
-        enforce_eager=not shape.get("compiled"), skip_tokenizer_init=True, distributed_executor_backend="mp",
+        model,
+        tensor_parallel_size=shape.get("tensor", 1),
+        max_model_len=256,
+        seed=0,
+        dtype="float32",
+        enforce_eager=not shape.get("compiled"),
+        skip_tokenizer_init=True,
+        distributed_executor_backend="mp",
         enable_expert_parallel=bool(shape.get("experts")),
-    )  # fmt: skip
+    )
 
 
 def generate(llm, count=16, prompts=PROMPTS):
@@ -146,10 +158,14 @@ def data(model, shape):
     engines = []
     for rank in range(n):
         own = json.dumps({**shape, "prompts": (rank, n)})
-        engines.append(subprocess.Popen(
-            [sys.executable, __file__, "tokens", model, own], stdout=subprocess.PIPE, text=True,
-            env={**os.environ, **settings, "VLLM_DP_RANK": str(rank)},
-        ))  # fmt: skip
+        engines.append(
+            subprocess.Popen(
+                [sys.executable, __file__, "tokens", model, own],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **settings, "VLLM_DP_RANK": str(rank)},
+            )
+        )
     outputs = [engine.communicate()[0] for engine in engines]
     assert all("answers: " in output for output in outputs), "\n".join(outputs)
     return {"ranks": [json.loads(output.rpartition("answers: ")[2].partition("\n")[0]) for output in outputs]}

@@ -97,9 +97,13 @@ def traced(tp):
         gathered = tp.gather(z + own, 1, -1)
         whole = tp.all_gatherv(x[: sizes[own]], 0, sizes)
         return (
-            tp.all_gather(y + 1, -1), tp.reduce_scatter(y, 0), z, torch.zeros(0) if gathered is None else gathered,
-            whole, tp.reduce_scatterv(whole + own, 0, sizes),
-        )  # fmt: skip
+            tp.all_gather(y + 1, -1),
+            tp.reduce_scatter(y, 0),
+            z,
+            torch.zeros(0) if gathered is None else gathered,
+            whole,
+            tp.reduce_scatterv(whole + own, 0, sizes),
+        )
 
     n, own = tp.world_size, tp.rank_in_group
     sizes = [rank % n for rank in range(1, n + 1)]  # the last has none

@@ -53,8 +53,11 @@ class ReceivedMessage(ctypes.Structure):
     """``shmring_message``."""
 
     _fields_ = (
-        ("source", ctypes.c_int), ("tag", ctypes.c_int), ("nbytes", ctypes.c_uint64), ("dtype", ctypes.c_int),
-    )  # fmt: skip
+        ("source", ctypes.c_int),
+        ("tag", ctypes.c_int),
+        ("nbytes", ctypes.c_uint64),
+        ("dtype", ctypes.c_int),
+    )
 
 
 class Job(ctypes.Structure):

@@ -107,10 +107,16 @@ def _all_blocks() -> list[Block]:
             after = {match["then"]: match["after"]}
             found.append(
                 Block(
-                    path.name, text.count("\n", 0, match.start("code")) + 1, match["language"], match["how"] or "",
-                    match["setup"] or "", match["code"], after.get("check", ""), after.get("prints", "").strip(),
+                    path.name,
+                    text.count("\n", 0, match.start("code")) + 1,
+                    match["language"],
+                    match["how"] or "",
+                    match["setup"] or "",
+                    match["code"],
+                    after.get("check", ""),
+                    after.get("prints", "").strip(),
                 )
-            )  # fmt: skip
+            )
     return found
 
 

@@ -41,8 +41,11 @@ def run(python: str, n: int, *command: str, options=(), env=None) -> subprocess.
     try:
         return subprocess.run(
             [mpiexec, *options, "-n", str(n), python, *command],
-            capture_output=True, text=True, timeout=300, env={**environment(), **(env or {})},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**environment(), **(env or {})},
+        )
     finally:
         for left in set(Path("/dev/shm").glob("mpich_shm_*")) - before:
             left.unlink(missing_ok=True)
@@ -51,11 +54,16 @@ def run(python: str, n: int, *command: str, options=(), env=None) -> subprocess.
 def environment() -> dict[str, str]:
     """That of this process, with what lets ranks share processors under any MPI."""
     more = {
-        "I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "I_MPI_THREAD_YIELD": "2",
+        "I_MPI_FABRICS": "shm",
+        "I_MPI_PIN": "0",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "I_MPI_THREAD_YIELD": "2",
         "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    }
     return {**os.environ, **more}
 
 

@@ -96,8 +96,11 @@ def refusals(comm):
 def test_what_has_no_derivative_is_refused():
     for refused in run_jax(2, refusals):
         assert [text.split()[0] for text in refused] == [
-            "shmring.jax.all_reduce", "shmring.jax.reduce", "shmring.jax.all_reduce", "shmring.jax.send"
-        ]  # fmt: skip
+            "shmring.jax.all_reduce",
+            "shmring.jax.reduce",
+            "shmring.jax.all_reduce",
+            "shmring.jax.send",
+        ]
         for word, text in zip(("op='prod'", "op='max'", "token", "sendrecv"), refused, strict=True):
             assert word in text
 

@@ -97,8 +97,10 @@ class Memory:
         lost = [array for array in lost if array in own]
         if lost:
             where = ", ".join("{:#x}-{:#x}".format(*array.bounds[0]) for array in lost)
-            raise SegmentError(f"an array was resized or freed while it was shared: that at {where}; if other memory "
-                               "is there now, it was left as it is")  # fmt: skip
+            raise SegmentError(
+                f"an array was resized or freed while it was shared: that at {where}; if other memory "
+                "is there now, it was left as it is"
+            )
 
     def release(self) -> None:
         disclaim(self.claims)
@@ -168,8 +170,12 @@ class Shared:
 
     def __del__(self) -> None:
         if hasattr(self, "_memory") and self.nbytes and not sys.is_finalizing():
-            warnings.warn(f"{self!r} was dropped without close(): it stays shared until its communicator is closed",
-                          ResourceWarning, stacklevel=2, source=self)  # fmt: skip
+            warnings.warn(
+                f"{self!r} was dropped without close(): it stays shared until its communicator is closed",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def __reduce__(self) -> tuple:
         raise TypeError("memory is shared by this process, and cannot be pickled; pickle the arrays")

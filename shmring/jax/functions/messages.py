@@ -130,8 +130,14 @@ def recv(
     if not isinstance(like, jax.ShapeDtypeStruct):
         like = as_array(like)
     results = bind(
-        "recv", [], entry, token, like=like, src=_source(src, entry), out_tag=_tag(tag, any_is_allowed=True),
-    )  # fmt: skip
+        "recv",
+        [],
+        entry,
+        token,
+        like=like,
+        src=_source(src, entry),
+        out_tag=_tag(tag, any_is_allowed=True),
+    )
     return _with_status(results, status, token)
 
 
@@ -219,9 +225,15 @@ def sendrecv(
     """
     entry = registered(comm)
     results = bind(
-        "sendrecv", [as_array(x)], entry, token, dst=checked_rank(dst, entry.comm.size, "dst"), src=_source(src, entry),
-        tag=_tag(tag), out_tag=_tag(out_tag, any_is_allowed=True),
-    )  # fmt: skip
+        "sendrecv",
+        [as_array(x)],
+        entry,
+        token,
+        dst=checked_rank(dst, entry.comm.size, "dst"),
+        src=_source(src, entry),
+        tag=_tag(tag),
+        out_tag=_tag(out_tag, any_is_allowed=True),
+    )
     return _with_status(results, status, token)
 
 

@@ -15,9 +15,17 @@ from shmring.core.placement.topology import shmem_huge_pages
 from shmring.errors import PeerLostError, RendezvousError, RendezvousTimeoutError
 
 COMMON = (
-    "slot_nbytes", "nslots", "eager_nbytes", "one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us",
-    "touch_gbs", "barrier_us", "processors",
-)  # fmt: skip
+    "slot_nbytes",
+    "nslots",
+    "eager_nbytes",
+    "one_shot_nbytes",
+    "flat_reduce_nbytes",
+    "round_nbytes",
+    "latency_us",
+    "touch_gbs",
+    "barrier_us",
+    "processors",
+)
 
 
 def look(comm):
@@ -47,10 +55,18 @@ def test_settings_from_outside_are_taken_and_named():
 
 def reduce_every_way(comm):
     ways = (
-        {}, {"one_shot_nbytes": 0}, {"one_shot_nbytes": MOST_NBYTES}, {"round_nbytes": 128}, {"round_nbytes": 5000},
-        {"flat_reduce_nbytes": 0}, {"flat_reduce_nbytes": MOST_NBYTES}, {"past_cache_nbytes": 0},
-        {"latency_us": 0.0}, {"touch_gbs": 1e-3}, {"slot_nbytes": 8192, "round_nbytes": 1 << 30},
-    )  # fmt: skip
+        {},
+        {"one_shot_nbytes": 0},
+        {"one_shot_nbytes": MOST_NBYTES},
+        {"round_nbytes": 128},
+        {"round_nbytes": 5000},
+        {"flat_reduce_nbytes": 0},
+        {"flat_reduce_nbytes": MOST_NBYTES},
+        {"past_cache_nbytes": 0},
+        {"latency_us": 0.0},
+        {"touch_gbs": 1e-3},
+        {"slot_nbytes": 8192, "round_nbytes": 1 << 30},
+    )
     x = np.random.default_rng(comm.rank).standard_normal(30_001).astype(np.float32)
     results, algorithms = [], []
     for settings in ways:

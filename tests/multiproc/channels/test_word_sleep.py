@@ -258,9 +258,15 @@ def test_ends_are_busy_while_a_thread_waits_for_them():
     def refused():
         eventually(lambda: assert_asleep(*receivers))
         for call in (
-            *(receiver.recv for receiver in receivers), fan.recv, fan.poll, fan.close, receivers[1].close,
-            receivers[1].fileno, lambda: shmring.wait(ends), lambda: shmring.wait([fan, shmring.channel()[1]]),
-        ):  # fmt: skip
+            *(receiver.recv for receiver in receivers),
+            fan.recv,
+            fan.poll,
+            fan.close,
+            receivers[1].close,
+            receivers[1].fileno,
+            lambda: shmring.wait(ends),
+            lambda: shmring.wait([fan, shmring.channel()[1]]),
+        ):
             with pytest.raises(RuntimeError, match="one thread at a time"):
                 call()
         second.send(b"x")

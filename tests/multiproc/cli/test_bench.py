@@ -88,8 +88,10 @@ def test_a_library_that_fails_or_is_wrong_has_a_reason_and_no_time(comm):
     found = [one(one.__name__, comm) for one in (Wrong, Raises, Differs, Ours)]
     row = measure(comm, found, "all_reduce", "float64", 64, 0.01)
     assert row["problems"] == {
-        "Wrong": "WRONG", "Raises": "ZeroDivisionError: division by zero", "Differs": "LookupError: not on this rank",
-    }  # fmt: skip
+        "Wrong": "WRONG",
+        "Raises": "ZeroDivisionError: division by zero",
+        "Differs": "LookupError: not on this rank",
+    }
     assert list(row["us"]) == ["Ours"]
     row = measure(comm, [Swapped("Swapped", comm), Ours("Ours", comm)], "all_gather", "int32", 64, 0.01, rewrite=True)
     assert row["problems"] == {"Swapped": "WRONG"}

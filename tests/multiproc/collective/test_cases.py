@@ -46,7 +46,14 @@ def test_every_case_is_right_if_ranks_are_threads(n, driver, seed, request):
 def test_every_dtype_and_operation_is_right(n):
     """All of them, since `draw` shows only some in each run."""
     pairs = [(name, op) for name in NUMPY_DTYPES for op in OPS if is_defined(op, name)]
-    run_ranks(n, run_cases, "Direct", [
-        Case(kind, count, name, op, place="in")
-        for name, op in pairs for kind in ("all_reduce", "reduce_scatter") for count in (9, 3001)
-    ])  # fmt: skip
+    run_ranks(
+        n,
+        run_cases,
+        "Direct",
+        [
+            Case(kind, count, name, op, place="in")
+            for name, op in pairs
+            for kind in ("all_reduce", "reduce_scatter")
+            for count in (9, 3001)
+        ],
+    )

@@ -56,19 +56,22 @@ WAYS = {
     "all_gather more": (lambda c, n, odd: c.all_gather(rows(n), counts=more(c, n, odd)), ""),
     "all_gather swap": (lambda c, n, odd: c.all_gather(rows(n), counts=swapped(c, n, odd)), ""),
     "gather more": (lambda c, n, odd: (c.gather(rows(n), counts=more(c, n, odd)), c.barrier()), ""),
-    "reduce_scatter more": (
-        lambda c, n, odd: c.reduce_scatter(rows(n * c.size + odd), counts=more(c, n, odd)), ""),
+    "reduce_scatter more": (lambda c, n, odd: c.reduce_scatter(rows(n * c.size + odd), counts=more(c, n, odd)), ""),
     "scatter more": (
-        lambda c, n, odd: (c.scatter(rows(n * c.size + odd), rows(n), counts=more(c, n, odd)), c.barrier()), ""),
+        lambda c, n, odd: (c.scatter(rows(n * c.size + odd), rows(n), counts=more(c, n, odd)), c.barrier()),
+        "",
+    ),
     "uniform": (lambda c, n, odd: c.all_gather(rows(n), counts=None if odd else [n] * c.size), ""),
     "row": (lambda c, n, odd: c.all_to_all(rows(n * c.size, 4 if odd else 2), counts=[n] * c.size), ""),
     "expects": (
         lambda c, n, odd: c.all_to_all(rows(n * c.size), counts=[n] * c.size, out_counts=more(c, n, odd)),
-        "rank 0 sends {n} rows to rank {last}, which expects {more}"),
+        "rank 0 sends {n} rows to rank {last}, which expects {more}",
+    ),
     "room": (
         lambda c, n, odd: c.all_to_all(rows(n * c.size), rows(n * c.size + odd), counts=[n] * c.size),
-        "rank {last} has room for"),
-}  # fmt: skip
+        "rank {last} has room for",
+    ),
+}
 
 
 @pytest.mark.sample(12)

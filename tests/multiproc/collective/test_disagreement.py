@@ -48,8 +48,7 @@ PAIRS = {
     "kind, one rooted": (all_reduce, with_own_root("reduce"), "all_reduce(", "reduce("),
     "inclusive": (scan, call("exscan"), "scan(", "exscan("),
     "op": (all_reduce, call("all_reduce", op="max"), "(sum", "(max"),
-    "op of reduce_scatter": (
-        call("reduce_scatter", blocks), call("reduce_scatter", blocks, op="min"), "(sum", "(min"),
+    "op of reduce_scatter": (call("reduce_scatter", blocks), call("reduce_scatter", blocks, op="min"), "(sum", "(min"),
     "dtype of one width": (all_reduce, call("all_reduce", of(np.int32)), "float32", "int32"),
     "dtype of another width": (all_gather, call("all_gather", of(np.float64)), "float32", "float64"),
     "dtype moved": (call("broadcast", root=0), call("broadcast", of(np.uint32), root=0), "float32", "uint32"),
@@ -60,9 +59,12 @@ PAIRS = {
     "root of broadcast": (call("broadcast", root=0), with_own_root("broadcast"), "root=0", "root="),
     "root of gather": (call("gather", root=0), with_own_root("gather"), "root=0", "root="),
     "size, eager and planned": (
-        all_reduce, call("all_reduce", of_count(lambda n: 100_000)), "float32 x ", "float32 x 100000"),
-    "size, split and not": (
-        all_reduce, call("all_reduce", of_count(lambda n: n // 32)), "float32 x ", "float32 x "),
+        all_reduce,
+        call("all_reduce", of_count(lambda n: 100_000)),
+        "float32 x ",
+        "float32 x 100000",
+    ),
+    "size, split and not": (all_reduce, call("all_reduce", of_count(lambda n: n // 32)), "float32 x ", "float32 x "),
     "array and barrier": (all_reduce, lambda c, n: c.barrier(), "all_reduce(", "barrier()"),
     "counts": (
         lambda c, n: c.all_gather(xs(c, n), counts=[n] * c.size),
@@ -71,14 +73,18 @@ PAIRS = {
         "digest",
     ),
     "a bundle and an array": (
-        all_reduce, lambda c, n: c.all_reduce_many([xs(c, n), xs(c, 1)]), "all_reduce(", "all_reduce_many("),
+        all_reduce,
+        lambda c, n: c.all_reduce_many([xs(c, n), xs(c, 1)]),
+        "all_reduce(",
+        "all_reduce_many(",
+    ),
     "layout of a bundle": (
         lambda c, n: c.all_reduce_many([xs(c, n), xs(c, 2)]),
         lambda c, n: c.all_reduce_many([xs(c, 2), xs(c, n)]),
         "layout",
         "layout",
     ),
-}  # fmt: skip
+}
 
 
 def disagree_in_every_way(comm, n):

@@ -193,8 +193,16 @@ def test_arrays_may_share_a_page_but_not_overlap(comm):
 def test_every_kind_of_memory_that_python_objects_have(comm):
     n = 1 << 17
     anonymous = mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    made = [bytearray(n), array.array("d", bytes(n)), np.zeros(n, np.uint8), np.empty(n, np.uint8), anonymous,
-            memoryview(bytearray(n)), (ctypes.c_ubyte * n)(), np.zeros((16, n // 16), np.complex64)]  # fmt: skip
+    made = [
+        bytearray(n),
+        array.array("d", bytes(n)),
+        np.zeros(n, np.uint8),
+        np.empty(n, np.uint8),
+        anonymous,
+        memoryview(bytearray(n)),
+        (ctypes.c_ubyte * n)(),
+        np.zeros((16, n // 16), np.complex64),
+    ]
     if comm.rank % 2:
         made[2], made[3] = made[3], made[2]
     for x in made:
@@ -224,9 +232,17 @@ def without_owner(x):
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     functions = ctypes.cast(get(numpy_api.multiarray._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
     make = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.POINTER(ctypes.c_ssize_t), ctypes.c_int,
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
-    )(functions[93])  # fmt: skip
+        ctypes.py_object,
+        ctypes.py_object,
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_ssize_t),
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_void_p,
+    )(functions[93])
     carray = 0x0501  # C-contiguous, aligned, writable
     return make(np.ndarray, 1, (ctypes.c_ssize_t * 1)(x.size), x.dtype.num, None, x.ctypes.data, 0, carray, None)
 
@@ -345,8 +361,14 @@ def without_mappings(comm):
     if comm.rank == 1:
         with contextlib.suppress(OSError):
             for i in range(most):  # mappings with the same rights would become one
-                spare.append(mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-                                       prot=mmap.PROT_READ if i % 2 else mmap.PROT_READ | mmap.PROT_WRITE))  # fmt: skip
+                spare.append(
+                    mmap.mmap(
+                        -1,
+                        PAGE,
+                        flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+                        prot=mmap.PROT_READ if i % 2 else mmap.PROT_READ | mmap.PROT_WRITE,
+                    )
+                )
         del spare[-8:]  # for arrays that NumPy allocates
     while True:
         try:
@@ -686,8 +708,9 @@ def bound(comm):
     memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     x = np.frombuffer(memory, np.float32)
     node_0 = (ctypes.c_ulong * 16)(1)
-    if not MBIND or LIBC.syscall(MBIND, ctypes.c_void_p(x.ctypes.data), ctypes.c_ulong(x.nbytes), 2, node_0,
-                                 ctypes.c_ulong(1024), 0):  # fmt: skip
+    if not MBIND or LIBC.syscall(
+        MBIND, ctypes.c_void_p(x.ctypes.data), ctypes.c_ulong(x.nbytes), 2, node_0, ctypes.c_ulong(1024), 0
+    ):
         return "refused"
     x[:] = comm.rank
     policy = policy_at(x.ctypes.data)

@@ -257,9 +257,11 @@ def test_stats_have_what_was_chosen_and_why(stores, kind):
 
 
 @on_ranks(
-    3, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long),
+    3,
+    pytest.param(2, marks=pytest.mark.long),
+    pytest.param(4, marks=pytest.mark.long),
     init={"slot_nbytes": 4096, "eager_nbytes": 64, "threads": 2},
-)  # fmt: skip
+)
 def test_all_variants_give_the_same_bits(comm):
     """More sizes in turn than there are learners, one of them so often that its variants are tried."""
     random = np.random.default_rng(3)  # the same on all ranks

@@ -82,8 +82,15 @@ def test_every_method_of_a_closed_communicator_answers_or_raises_closed_error(co
 def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
     engine = comm.dup()._engine
     engine.close()
-    for call in (engine.gone_ranks, engine.left_ranks, engine.dead_pids, engine.rank_states, engine.check_usable,
-                 engine.refuse, lambda: engine.abort("enough")):  # fmt: skip
+    for call in (
+        engine.gone_ranks,
+        engine.left_ranks,
+        engine.dead_pids,
+        engine.rank_states,
+        engine.check_usable,
+        engine.refuse,
+        lambda: engine.abort("enough"),
+    ):
         with pytest.raises(ClosedError):
             call()
     assert engine.nonce
@@ -337,10 +344,16 @@ def test_communicators_and_engines_made_of_bad_arguments_raise(comm):
     assert again.all_reduce(np.ones(2)) is not None
     config, segments = comm.config, engine.segments
     for arguments in (
-        (), (None, 0, config, "a"), ([], 0, config, "a"), (segments, 2, config, "a"), (segments, -1, config, "a"),
-        ([None, None], 0, config, "a"), (segments, 0, None, "a"), (segments, 0, config, None),
+        (),
+        (None, 0, config, "a"),
+        ([], 0, config, "a"),
+        (segments, 2, config, "a"),
+        (segments, -1, config, "a"),
+        ([None, None], 0, config, "a"),
+        (segments, 0, None, "a"),
+        (segments, 0, config, None),
         (segments, 0, config.changed(slot_nbytes=1 << 22), "a"),
-    ):  # fmt: skip
+    ):
         with pytest.raises((TypeError, ValueError, AttributeError)):
             Engine(*arguments)
     comm.barrier()

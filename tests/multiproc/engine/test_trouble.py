@@ -55,9 +55,14 @@ def loop_for_ever(comm, count, memory="private"):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("memory", "count", "threads"),
-    [("private", SMALL, 1), ("private", LARGE, 1), ("private", LARGE // 32, 3), ("private", LARGE, 3),
-     ("shared", LARGE, 1)],
-)  # fmt: skip
+    [
+        ("private", SMALL, 1),
+        ("private", LARGE, 1),
+        ("private", LARGE // 32, 3),
+        ("private", LARGE, 3),
+        ("shared", LARGE, 1),
+    ],
+)
 @pytest.mark.parametrize("n", GROUPS)
 def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, memory, count, threads):
     gang = start_ranks(n, loop_for_ever, count, memory, init=of(threads))

@@ -26,7 +26,7 @@ from support.capi import (
     Table,
     build,
     on_table,
-)  # fmt: skip
+)
 from support.harness import run_ranks
 from support.inputs import same_bits, values
 from support.on_ranks import on_ranks

@@ -33,7 +33,7 @@ from support.capi import (
     WAIT,
     Table,
     on_table,
-)  # fmt: skip
+)
 from support.children import in_child, status_of
 from support.harness import report, start_ranks
 from support.installed import ROOT
@@ -236,8 +236,9 @@ def test_bad_arguments_send_nothing(comm, table, handle):
         assert table.error_of(what, None, x=x, out=x, count=1)[0] == BAD_ARGUMENT, what
     table.release(None)
     assert table.error_of(OPEN, object=id("text"))[::2] == (
-        BAD_ARGUMENT, "comm_open takes a shmring.Communicator, not str"
-    )  # fmt: skip
+        BAD_ARGUMENT,
+        "comm_open takes a shmring.Communicator, not str",
+    )
     assert table.error_of(OPEN, object=None)[0] == BAD_ARGUMENT
     assert comm.stats()["rounds"] == rounds
     assert comm.iprobe() is None

@@ -104,8 +104,15 @@ def test_a_printed_command_names_a_program_and_options_that_are_there(text):
 
 
 def test_what_is_not_there_is_noticed():
-    for wrong in ("shmring dance", "shmring info --all", "python bench/none.py", "python bench/bench_calls.py --rank 1",
-                  "shmring run -n 2 bench/no.py", "pytest tests/no.py", "mpiexec -n 2 python bench/no.py"):  # fmt: skip
+    for wrong in (
+        "shmring dance",
+        "shmring info --all",
+        "python bench/none.py",
+        "python bench/bench_calls.py --rank 1",
+        "shmring run -n 2 bench/no.py",
+        "pytest tests/no.py",
+        "mpiexec -n 2 python bench/no.py",
+    ):
         with pytest.raises((AssertionError, SystemExit)):
             check(shlex.split(wrong))
 

@@ -43,10 +43,14 @@ TABLE = {
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(("name", "n"), [
-    pytest.param(name, n, marks=pytest.mark.long if n != numbers[0] else ())
-    for name, (_, numbers, _) in TABLE.items() for n in numbers
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        pytest.param(name, n, marks=pytest.mark.long if n != numbers[0] else ())
+        for name, (_, numbers, _) in TABLE.items()
+        for n in numbers
+    ],
+)
 def test_an_example_prints_what_it_has_done(name, n):
     run, _, printed = TABLE[name]
     output = run(EXAMPLES / name, n)

@@ -33,8 +33,9 @@ class Library:
 
     def post(self, name, x, peer, tag):
         request = ctypes.c_size_t()
-        self.call(name, ctypes.c_void_p(x.ctypes.data), x.nbytes, self["BYTE"], peer, tag, self.clique,
-                  ctypes.byref(request))  # fmt: skip
+        self.call(
+            name, ctypes.c_void_p(x.ctypes.data), x.nbytes, self["BYTE"], peer, tag, self.clique, ctypes.byref(request)
+        )
         return request
 
     def send(self, x, peer, tag):

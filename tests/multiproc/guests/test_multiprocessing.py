@@ -163,10 +163,18 @@ def test_bytes_of_an_object_are_its_pickle():
     assert reader.recv() == {"b": 2}
 
 
-@pytest.mark.parametrize(("nbytes", "error"), [
-    (4097.9, TypeError), ("4096", TypeError), (None, TypeError), (True, TypeError), (0, ValueError), (-1, ValueError),
-    (1 << 40, ValueError),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nbytes", "error"),
+    [
+        (4097.9, TypeError),
+        ("4096", TypeError),
+        (None, TypeError),
+        (True, TypeError),
+        (0, ValueError),
+        (-1, ValueError),
+        (1 << 40, ValueError),
+    ],
+)
 def test_a_pipe_of_an_impossible_capacity_is_refused(nbytes, error):
     with pytest.raises(error, match="capacity_nbytes="):
         shmring.multiprocessing.connection.Pipe(capacity_nbytes=nbytes)

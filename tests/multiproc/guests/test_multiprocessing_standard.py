@@ -54,9 +54,14 @@ def with_support():
 def run_standard_tests(folder, method, names):
     """Run tests by their names, separated by blanks; what the run has printed."""
     done = run_program(
-        sys.executable, "-m", "support.cpython_multiprocessing", method, *names.split(),
-        cwd=folder, env=with_support(),
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "support.cpython_multiprocessing",
+        method,
+        *names.split(),
+        cwd=folder,
+        env=with_support(),
+    )
     assert "\nOK" in done.stderr, done.stderr
     return done.stderr
 

@@ -55,8 +55,12 @@ def test_objects_go_round_unchanged(comm):
     comm.barrier()
 
 
-ARRAYS = [np.arange(4.0), np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]), np.arange(4, dtype=np.longdouble),
-          np.frombuffer(b"cos\nsystem\n(S'false'\ntR.", np.uint8)]  # fmt: skip
+ARRAYS = [
+    np.arange(4.0),
+    np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
+    np.arange(4, dtype=np.longdouble),
+    np.frombuffer(b"cos\nsystem\n(S'false'\ntR.", np.uint8),
+]
 
 
 @on_ranks(2)

@@ -33,11 +33,14 @@ CALLS = {
     "barrier": (lambda c: c.barrier(), "barrier()", [0, 1]),
     "broadcast": (lambda c: c.broadcast(np.ones(4), root=2), "broadcast(float64 x 4, root=2)", [0, 1]),
     "large broadcast": (
-        lambda c: c.broadcast(np.ones(LARGE // 8), root=2), "broadcast(float64 x 131072, root=2)", [0, 1],
+        lambda c: c.broadcast(np.ones(LARGE // 8), root=2),
+        "broadcast(float64 x 131072, root=2)",
+        [0, 1],
     ),
     "gather": (
         lambda c: c.gather(np.ones(4, np.int32), root=0) if c.rank == 0 else None,
-        "gather(int32 x 4, root=0)", [0],
+        "gather(int32 x 4, root=0)",
+        [0],
     ),
     "all_to_all": (lambda c: c.all_to_all(np.ones((3, LARGE // 8))), "all_to_all(float64 x 393216)", [0, 1]),
     "scan": (lambda c: c.scan(np.ones(4)), "scan(sum, float64 x 4)", []),
@@ -45,10 +48,12 @@ CALLS = {
     "recv": (lambda c: c.recv(np.ones(4), 2, 7), "recv(src=2, tag=7)", [0, 1]),
     "large send": (lambda c: c.send(np.ones(LARGE), 2, 7), "send(dst=2, tag=7)", [0, 1]),
     "all_reduce_many": (
-        lambda c: c.all_reduce_many([np.ones(4), np.ones(5)]), "all_reduce_many(sum, float64 x 9", [0, 1],
+        lambda c: c.all_reduce_many([np.ones(4), np.ones(5)]),
+        "all_reduce_many(sum, float64 x 9",
+        [0, 1],
     ),
     "objects": (lambda c: c.all_gather_object("x"), "all_gather(uint8", [0, 1]),
-}  # fmt: skip
+}
 
 
 def be_late(comm, name):

@@ -47,10 +47,13 @@ def odd_tensors(rank):
 def all_reduce_ops(rank):
     n = dist.get_world_size()
     whole = {
-        dist.ReduceOp.PRODUCT: torch.mul, dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.MAX: torch.maximum,
-        dist.ReduceOp.BAND: torch.bitwise_and, dist.ReduceOp.BOR: torch.bitwise_or,
+        dist.ReduceOp.PRODUCT: torch.mul,
+        dist.ReduceOp.MIN: torch.minimum,
+        dist.ReduceOp.MAX: torch.maximum,
+        dist.ReduceOp.BAND: torch.bitwise_and,
+        dist.ReduceOp.BOR: torch.bitwise_or,
         dist.ReduceOp.BXOR: torch.bitwise_xor,
-    }  # fmt: skip
+    }
     for op, fn in whole.items():
         x = filled((17,), rank, torch.int64) + 1
         dist.all_reduce(x, op=op)
@@ -194,9 +197,15 @@ def refused(rank):
     for kind in (torch.quint8, torch.qint8, torch.qint32):
         with pytest.raises(TypeError, match=str(kind)):
             dist.broadcast(torch.quantize_per_tensor(torch.ones(4), 0.5, 0, kind), 0)
-    for call in (dist.all_reduce, lambda x: dist.all_gather([x] * n, x), lambda x: dist.all_gather_single(x, x),
-                 lambda x: dist.reduce_scatter(x, [x] * n), lambda x: dist.all_to_all([x] * n, [x] * n),
-                 lambda x: dist.gather(x, [x] * n if rank == 0 else None, 0), lambda x: dist.reduce(x, 0)):  # fmt: skip
+    for call in (
+        dist.all_reduce,
+        lambda x: dist.all_gather([x] * n, x),
+        lambda x: dist.all_gather_single(x, x),
+        lambda x: dist.reduce_scatter(x, [x] * n),
+        lambda x: dist.all_to_all([x] * n, [x] * n),
+        lambda x: dist.gather(x, [x] * n if rank == 0 else None, 0),
+        lambda x: dist.reduce(x, 0),
+    ):
         with pytest.raises(TypeError):
             call(quantized)
     if dist.group.WORLD.comm.nodes is None:

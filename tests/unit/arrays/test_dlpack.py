@@ -19,10 +19,17 @@ capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object
 
 class Tensor(ctypes.Structure):
     _fields_ = [
-        ("data", PTR), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("shape", PTR), ("strides", PTR), ("byte_offset", ctypes.c_uint64),
-    ]  # fmt: skip
+        ("data", PTR),
+        ("device", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", PTR),
+        ("strides", PTR),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class Managed(ctypes.Structure):
@@ -31,16 +38,26 @@ class Managed(ctypes.Structure):
 
 class Versioned(ctypes.Structure):
     _fields_ = [
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", PTR), ("deleter", PTR),
-        ("flags", ctypes.c_uint64), ("tensor", Tensor),
-    ]  # fmt: skip
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", PTR),
+        ("deleter", PTR),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
 
 
 class Table(ctypes.Structure):
     _fields_ = [
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("prev", PTR), ("allocate", PTR),
-        ("managed_from_object", PTR), ("object_from_managed", PTR), ("tensor_from_object", PTR), ("stream", PTR),
-    ]  # fmt: skip
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("prev", PTR),
+        ("allocate", PTR),
+        ("managed_from_object", PTR),
+        ("object_from_managed", PTR),
+        ("tensor_from_object", PTR),
+        ("stream", PTR),
+    ]
 
 
 class Lender:

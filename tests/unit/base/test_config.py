@@ -52,7 +52,8 @@ BAD = {
     "past_cache_nbytes": st.integers(max_value=-2),
     "huge_pages": st.integers().filter(lambda n: n not in (-1, 0, 1)),
     "timeout": st.floats(max_value=0, exclude_max=True) | st.just(float("nan")),
-    "spin_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan"))
+    "spin_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1)
+    | st.just(float("nan"))
     | st.floats(1e9, exclude_min=True),
     "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
     "stores": st.integers().filter(lambda n: n not in (-1, 0, 1, 2, 3, 4)),
@@ -60,7 +61,7 @@ BAD = {
     "placement": st.sampled_from(("", "near", "bind", "bind:", "bind:-1", "bind:12345", "auto,local")),
     "threads": st.integers(max_value=-2) | st.just(0) | st.integers(33),
     "split_nbytes": st.integers(max_value=-2),
-}  # fmt: skip
+}
 
 
 def value_of(config, name):

@@ -11,8 +11,11 @@ from support.extension_types import attempt, extension_types, use_everything
 
 TYPES = extension_types()
 OF_COMMUNICATORS = (
-    "shmring.communicator", "shmring.collectives.calls.", "shmring.collectives.shared.", "shmring.collectives.p2p.",
-)  # fmt: skip
+    "shmring.communicator",
+    "shmring.collectives.calls.",
+    "shmring.collectives.shared.",
+    "shmring.collectives.p2p.",
+)
 # None of which makes an object of these rooms that works.
 BAD_ARGUMENTS = [(), (None,), (None, None), (None, 1, [], 1, 1), (None, 1, None, 1, 1), (-1,), (1 << 30,)]
 

@@ -629,9 +629,13 @@ def attend_without_a_name(rank, session, size):
         time.sleep(0.05)
         found.close()
     return attend(
-        rank, session, size, present=2 if rank == 2 else 3, timeout=0.5,
+        rank,
+        session,
+        size,
+        present=2 if rank == 2 else 3,
+        timeout=0.5,
         prepare=lambda segment: prepare_outbox(segment.mapping),
-    )  # fmt: skip
+    )
 
 
 def test_a_rank_whose_name_was_unlinked_is_not_taken_for_dead(session):
@@ -679,8 +683,11 @@ def test_a_bad_timeout_is_refused_before_anything_is_made(session, timeout):
 def test_without_a_limit_and_with_a_huge_one_ranks_meet(rank, session, timeout):
     with shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=timeout) as comm:
         comm.barrier()
-        for group in (comm.dup(rendezvous_timeout=timeout), comm.split(0, rendezvous_timeout=timeout),
-                      comm.shrink(rendezvous_timeout=timeout)):  # fmt: skip
+        for group in (
+            comm.dup(rendezvous_timeout=timeout),
+            comm.split(0, rendezvous_timeout=timeout),
+            comm.shrink(rendezvous_timeout=timeout),
+        ):
             group.barrier()
             group.close()
 

@@ -119,10 +119,16 @@ def test_a_given_limit_of_nothing_is_taken_too():
 @pytest.mark.parametrize(
     ("size", "setting", "cache", "processors", "measures"),
     [
-        (2, 1, -1, 8, False), (3, 1, 0, 8, True), (3, -1, 0, 8, False), (3, -1, -1, 8, True), (3, 0, -1, 8, False),
-        (3, -1, -1, 3, True), (3, -1, -1, 2, False), (3, 1, -1, 2, True),
+        (2, 1, -1, 8, False),
+        (3, 1, 0, 8, True),
+        (3, -1, 0, 8, False),
+        (3, -1, -1, 8, True),
+        (3, 0, -1, 8, False),
+        (3, -1, -1, 3, True),
+        (3, -1, -1, 2, False),
+        (3, 1, -1, 2, True),
     ],
-)  # fmt: skip
+)
 def test_nearness_is_measured_if_unknown_or_if_a_setting_asks_for_it(size, setting, cache, processors, measures):
     ranks = [RankInfo(1.0, (), frozenset(), seat=Seat(rank, cache=cache if rank else 0)) for rank in range(size)]
     assert tuning._measures_nearness(setting, ranks, processors) is measures

@@ -61,8 +61,14 @@ def test_every_function_of_the_table_is_set():
 def test_cython_has_every_name_of_the_header():
     names = set(re.findall(r"\b(SHMRING_\w+) =|typedef struct (shmring_\w+)", TEXT))
     names = {name for pair in names for name in pair if name}
-    names |= {"SHMRING_NO_TIMEOUT", "SHMRING_DEFAULT_TIMEOUT", "SHMRING_ANY_SOURCE", "SHMRING_ANY_TAG",
-              "SHMRING_NO_COLOR", "SHMRING_API_VERSION"}  # fmt: skip
+    names |= {
+        "SHMRING_NO_TIMEOUT",
+        "SHMRING_DEFAULT_TIMEOUT",
+        "SHMRING_ANY_SOURCE",
+        "SHMRING_ANY_TAG",
+        "SHMRING_NO_COLOR",
+        "SHMRING_API_VERSION",
+    }
     assert not {name for name in names if not re.search(rf"\b{name}\b", DECLARATIONS)}
     made = re.findall(r"static inline int (\w+)\([^{]*\{\s*return shmring_make\(api, comm, SHMRING_KIND_(\w+),", TEXT)
     assert {kind.lower() for _, kind in made} == ON_ARRAYS.keys()
@@ -96,8 +102,12 @@ def test_the_header_compiles_alone(tmp_path, language):
 
 
 def test_another_version_or_a_smaller_table_is_refused(tmp_path):
-    made = compile_text(tmp_path, "C11", '#include "shmring/capi.h"\n'
-                        "const void *checked(const void *a) { return shmring_table(a); }\n", *WARNINGS)  # fmt: skip
+    made = compile_text(
+        tmp_path,
+        "C11",
+        '#include "shmring/capi.h"\nconst void *checked(const void *a) { return shmring_table(a); }\n',
+        *WARNINGS,
+    )
     checked = ctypes.CDLL(str(made)).checked
     checked.restype = ctypes.c_void_p
     address = shmring.capi.table_address()

@@ -83,9 +83,11 @@ def test_records_of_any_shape_are_broadcast_in_the_order_of_their_elements(shape
     assert got == [records.reshape(-1).tolist()] * 2
 
 
-@pytest.mark.parametrize("make", [lambda: shmring.channel()[0], lambda: shmring.fan_in(1)[0][0],
-                                  lambda: shmring.broadcast_channel(1)[0]],
-                         ids=["channel", "fan-in", "broadcast"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [lambda: shmring.channel()[0], lambda: shmring.fan_in(1)[0][0], lambda: shmring.broadcast_channel(1)[0]],
+    ids=["channel", "fan-in", "broadcast"],
+)
 def test_the_setting_decides_where_a_call_has_no_argument(make, monkeypatch):
     monkeypatch.setenv("SHMRING_ALLOW_PICKLE", "0")
     with pytest.raises(ValueError, match="allow_pickle"):

@@ -461,8 +461,11 @@ def test_leftovers_distinguish_live_from_stale_and_sweep_removes_a_sessions_stal
     with create(live, NBYTES, kind=OUTBOX):
         found = {left.name: left for left in leftovers()}
         assert {n: found[n].status for n in (stale, sub, live, other)} == {
-            stale: "stale", sub: "stale", live: "live", other: "stale",
-        }  # fmt: skip
+            stale: "stale",
+            sub: "stale",
+            live: "live",
+            other: "stale",
+        }
         assert found[stale].nbytes == NBYTES
         assert found[live].pid == os.getpid()
         assert sorted(sweep(session)) == sorted([stale, sub])

@@ -116,10 +116,18 @@ def test_a_group_is_drawn_with_its_own_cache(machine):
 @pytest.mark.parametrize(
     ("number", "maker"),
     [
-        ("0x41", "Arm"), ("0x42", "Broadcom"), ("0x43", "Cavium"), ("0x48", "HiSilicon"), ("0x4e", "NVIDIA"),
-        ("0x50", "Ampere"), ("0x51", "Qualcomm"), ("0x61", "Apple"), ("0xc0", "Ampere"), ("0x99", "implementer 0x99"),
+        ("0x41", "Arm"),
+        ("0x42", "Broadcom"),
+        ("0x43", "Cavium"),
+        ("0x48", "HiSilicon"),
+        ("0x4e", "NVIDIA"),
+        ("0x50", "Ampere"),
+        ("0x51", "Qualcomm"),
+        ("0x61", "Apple"),
+        ("0xc0", "Ampere"),
+        ("0x99", "implementer 0x99"),
     ],
-)  # fmt: skip
+)
 def test_arm_processors_have_the_names_of_their_makers(machine, number, maker):
     found = discover(**machine({"proc/cpuinfo": f"processor\t: 0\nCPU implementer\t: {number}\nCPU part\t: 0xd0c"}))
     assert found.model == f"{maker} part 0xd0c"

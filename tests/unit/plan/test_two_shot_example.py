@@ -25,8 +25,10 @@ def words(step):
         case Claim() | Publish() | Await() | Release():
             return [type(step).__name__.lower(), ROUNDS[step.round.start]]
         case Copy() if step.src.space is IN:
-            slices = [slice_name(step.src._replace(offset=step.src.offset._replace(start=at)))
-                      for at in range(step.src.offset.start, step.src.offset.start + step.nbytes, LINE)]  # fmt: skip
+            slices = [
+                slice_name(step.src._replace(offset=step.src.offset._replace(start=at)))
+                for at in range(step.src.offset.start, step.src.offset.start + step.nbytes, LINE)
+            ]
             return ["stage", *slices]
         case Copy() if step.dst.space is OUT:
             return ["copy", slice_name(step.dst)]

@@ -41,10 +41,15 @@ RANKS = [
     IDLE | {"rank": 2, "pid": None, "own_pid": None, "state": "stopped", "keeps": [1], "keeps_for_s": 1.5},
 ]  # fmt: skip
 CHANNEL = {
-    "name": "prices", "capacity_bytes": 4096, "fill": 0.25, "waiting": "", "messages_per_s": 1e6, "bytes_per_s": 0.0,
+    "name": "prices",
+    "capacity_bytes": 4096,
+    "fill": 0.25,
+    "waiting": "",
+    "messages_per_s": 1e6,
+    "bytes_per_s": 0.0,
     "sender": {"pid": 5, "state": "lost", "asleep": False, "messages": 9, "dropped": 2, "waits": 1, "lock_holder": 0},
     "receiver": {"pid": 0, "state": "absent", "asleep": 1, "messages": 3, "dropped": 0, "waits": 4, "lock_holder": 8},
-}  # fmt: skip
+}
 FOUND = {
     "uid": 1000,
     "time": 0.0,
@@ -125,10 +130,18 @@ def test_a_page_of_nothing_has_one_line_and_the_note():
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (None, "-"), (0.0, "0"), (0.25, "0.25"), (99.5, "99.50"), (100.0, "100"), (9999.0, "9999"), (1e4, "10.0k"),
-        (999_900.0, "999.9k"), (1e6, "1.0M"), (1e9, "1.0G"),
+        (None, "-"),
+        (0.0, "0"),
+        (0.25, "0.25"),
+        (99.5, "99.50"),
+        (100.0, "100"),
+        (9999.0, "9999"),
+        (1e4, "10.0k"),
+        (999_900.0, "999.9k"),
+        (1e6, "1.0M"),
+        (1e9, "1.0G"),
     ],
-)  # fmt: skip
+)
 def test_numbers_have_units_from_ten_thousand_on(value, shown):
     assert _number(value) == shown
     assert _number(value and value * 1e6, 1e-6) == shown
@@ -140,9 +153,17 @@ def test_numbers_have_units_from_ten_thousand_on(value, shown):
 def looked(calls=0, nbytes=0, waited_ns=0, waiting_since=0, current="", pid=11):
     header = types.SimpleNamespace(pid=pid, pid_ns=1, start_time=2)
     return types.SimpleNamespace(
-        header=header, calls=calls, nbytes=nbytes, waited_ns=waited_ns, waiting_since=waiting_since, current=current,
-        consumed=5, published=6, last_calls=(), barrier_us=0.5,
-    )  # fmt: skip
+        header=header,
+        calls=calls,
+        nbytes=nbytes,
+        waited_ns=waited_ns,
+        waiting_since=waiting_since,
+        current=current,
+        consumed=5,
+        published=6,
+        last_calls=(),
+        barrier_us=0.5,
+    )
 
 
 def watched(monkeypatch, *looks_of_ranks):
@@ -333,14 +354,18 @@ def test_a_trace_has_every_call_its_wait_and_arrows_in_the_direction_of_data():
     leaves = {one["id"]: one for one in events if one["ph"] == "s"}
     arrows = [
         (leaves[one["id"]]["pid"] - 100, one["pid"] - 100, leaves[one["id"]]["ts"], one["ts"])
-        for one in events if one["ph"] == "f"
-    ]  # fmt: skip
+        for one in events
+        if one["ph"] == "f"
+    ]
     assert arrows == [
-        (1, 0, 2.0, 2.5), (1, 2, 2.0, 2.7),          # the barrier: from rank 1, which came last
-        (1, 0, 4.1, 5.0), (1, 2, 4.1, 5.0),          # from the root of the broadcast
-        (0, 2, 6.0, 7.002), (1, 2, 6.001, 7.002),    # to the root of the gather
-        (0, 1, 8.0, 8.501),                          # the message
-    ]  # fmt: skip
+        (1, 0, 2.0, 2.5),
+        (1, 2, 2.0, 2.7),  # the barrier: from rank 1, which came last
+        (1, 0, 4.1, 5.0),
+        (1, 2, 4.1, 5.0),  # from the root of the broadcast
+        (0, 2, 6.0, 7.002),
+        (1, 2, 6.001, 7.002),  # to the root of the gather
+        (0, 1, 8.0, 8.501),  # the message
+    ]
     names = [(one["name"], one["args"]) for one in events if one["ph"] == "M" and one["pid"] == 101]
     assert ("process_name", {"name": "rank 1 (pid 101) a.py"}) in names
     assert ("process_sort_index", {"sort_index": 1}) in names
@@ -358,9 +383,17 @@ def test_arrows_go_to_the_root_and_from_it_whatever_its_rank(root):
 def file_of(path, numbers, capacity, count):
     """A timeline whose records differ in their numbers."""
     facts = {
-        "format": FORMAT, "name": "world", "group": "g", "boot_id": "b", "command": "a.py", "rank": 0, "size": 1,
-        "pid": 1, "calls": capacity, "epoch_ns": 0,
-    }  # fmt: skip
+        "format": FORMAT,
+        "name": "world",
+        "group": "g",
+        "boot_id": "b",
+        "command": "a.py",
+        "rank": 0,
+        "size": 1,
+        "pid": 1,
+        "calls": capacity,
+        "epoch_ns": 0,
+    }
     rows = np.zeros(len(numbers), RECORD)
     rows["number"] = numbers
     header = json.dumps(facts).encode().ljust(COUNT_OFFSET, b"\0")
@@ -413,8 +446,10 @@ def test_a_process_is_read_from_the_kernels_files(tmp_path, monkeypatch):
 
 
 def test_a_job_has_the_pids_of_all_its_communicators():
-    members = [Member(rank, Process(pid, pid, "", "S", 0, 0, 0) if pid else None, None, Standing("")) for rank, pid in
-               enumerate((5, None, 7))]  # fmt: skip
+    members = [
+        Member(rank, Process(pid, pid, "", "S", 0, 0, 0) if pid else None, None, Standing(""))
+        for rank, pid in enumerate((5, None, 7))
+    ]
     groups = [Group("", True, members[:2], ""), Group("b", True, members[1:], "")]
     assert find.Job("job", groups, set(), set()).pids == {5, 7}
     assert [one.node for one in members] == [("unseen", 0), ("unseen", 1), ("unseen", 2)]
