@@ -85,6 +85,7 @@ cdef class Queue:
     cdef object torn_error(self)
     cdef bint await_item(self, int64_t timeout_ns, int64_t deadline_ns) except -1
     cdef uint64_t count(self) except? 0
+    cdef int drop_remains(self) except -1
     cdef object full_error(self, uint64_t nbytes)
     cdef bint is_there(self) except -1
     cdef bint is_ready(self) except -1

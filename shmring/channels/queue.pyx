@@ -423,7 +423,7 @@ cdef class Queue:
     cdef int send_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1:
         cdef message_t m
         cdef int64_t left
-        cdef uint64_t nbytes
+        cdef uint64_t nbytes, wanted
         cdef int outcome = READY
         if PyBytes_CheckExact(content) and put_bytes(self.sender, content):
             return 0
@@ -435,6 +435,8 @@ cdef class Queue:
             raise ValueError(f"an item of {m.load.nbytes} bytes cannot be put without waiting: at most "
                              f"{self.sender.longest} bytes, half of the capacity, can")
         nbytes = m.load.nbytes
+        if not (self.sender.is_whole(&m, timeout_ns != 0) and self.sender.try_room(nbytes, &wanted) == READY):
+            self.drop_remains()
         if isinstance(content, Dumped) and content.flight is not None:
             outcome = self.sender.leave_blocks(content.flight, &m, timeout_ns != 0,
                                                left_until(deadline_ns, timeout_ns))
@@ -448,6 +450,12 @@ cdef class Queue:
             raise too_many_blocks()
         if isinstance(content, Dumped) and content.flight is not None:
             self.sender.hold_blocks(content.flight)
+        return 0
+
+    cdef int drop_remains(self) except -1:
+        """Make room of the rest of an item that a consumer was getting when it died: there may be no other consumer."""
+        if self.count() == 0 and self.is_there():
+            self.is_ready()
         return 0
 
     cdef object full_error(self, uint64_t nbytes):

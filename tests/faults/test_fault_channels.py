@@ -9,6 +9,7 @@ import multiprocessing.connection
 import os
 import queue
 import random
+import signal
 import time
 from itertools import count
 
@@ -297,6 +298,29 @@ def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order(rank)
         assert len(rest) == left  # what the one killed had taken counts as taken
         assert rest == [content(number) for number in range(put - len(rest), put)]
         assert_queue_goes_on(q, rest)
+
+
+@needs_marks
+@in_that_build
+def test_a_producer_finds_room_where_the_only_consumer_was_killed_in_the_middle_of_an_item(rank):
+    ncomplete = 0
+    for n in range(1, 9):
+        for nbytes in range(4_500, 8_000, 500):
+            q = shmring.Queue(capacity_nbytes=1 << 12)
+            pid = doomed(f"given@{n}", q.get)
+            try:
+                q.put(bytes(nbytes), timeout=0.05)
+            except queue.Full:  # there was no room of the pieces that it had not got
+                os.kill(pid, signal.SIGKILL)
+                status_of(pid)
+            else:
+                ncomplete += 1
+                if status_of(pid) == -9:
+                    assert q.empty()
+                    q.put(bytes(3_000), timeout=60 * PATIENCE)
+                    assert len(q.get(timeout=60 * PATIENCE)) == 3_000
+            assert_queue_goes_on(q, [])
+    assert ncomplete
 
 
 # ---- latest values ---------------------------------------------------------------------------------------------------
