@@ -35,6 +35,7 @@ from shmring.core.c.faults cimport fault_point
 from shmring.core.c.layout cimport (SHMRING_LATEST_NLEASES, SHMRING_LATEST_NSLOTS, SHMRING_MEMBERS_MAX, shmring_latest,
                                 shmring_latest_lease, shmring_latest_slot, shmring_liveness)
 from shmring.core.arrays cimport numpy_api as cnp
+from shmring.core.arrays.array_view cimport converted
 from shmring.core.arrays.lease cimport Lease, make_lease
 from shmring.core.base.signals cimport check_signals
 from shmring.core.base.timeouts cimport forgiving_timeout_to_ns, timeout_to_ns
@@ -537,7 +538,7 @@ cdef class Latest:
         wake_at_once(&self.latest.watched, NULL)
 
     cdef object record(self, value):
-        record = np.array(value, self.memory.dtype)
+        record = converted(value, self.memory.dtype)
         if record.shape:
             raise ValueError(f"a value of shape {record.shape}: it must be one record of {self.memory.dtype}")
         return record

@@ -11,7 +11,7 @@ import numpy as np
 from shmring.core.c.atomics cimport store_relaxed_u64
 from shmring.core.base.timeouts cimport checked_count, timeout_to_ns
 from shmring.core.arrays cimport numpy_api as cnp
-from shmring.core.arrays.array_view cimport check_no_mask
+from shmring.core.arrays.array_view cimport check_no_mask, converted
 from shmring.core.arrays.lease cimport make_lease
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
 from shmring.channels.ring_ends cimport DROPPED, RingReceiver, RingSender, WAITS
@@ -35,7 +35,7 @@ cdef object records_of(object records, object dtype):
     if array.dtype != dtype:
         if isinstance(records, np.ndarray) and (array.dtype.names is not None or dtype.names is not None):
             raise TypeError(f"this channel carries {dtype}, not {array.dtype}")
-        array = np.array(records, dtype)
+        array = converted(records, dtype)
     if cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_NDIM(array) > 0:
         return array
     return np.ascontiguousarray(array)
@@ -44,7 +44,7 @@ cdef object records_of(object records, object dtype):
 cdef object one_record(object record, object dtype):
     """An array of a caller's record; `ValueError` if it is more than one."""
     check_no_mask(record)
-    array = np.array([record], dtype)
+    array = converted([record], dtype)
     if array.size != 1:
         raise ValueError(f"{record!r} is {array.size} records of {dtype}, not one: use send_many()")
     return array

@@ -66,6 +66,7 @@ cdef inline bint overlap(const array_t *a, const array_t *b) noexcept nogil:
 
 
 cdef int check_no_mask(object x) except -1
+cdef object converted(object value, object dtype)
 
 # For outputs.pyx.
 cdef object empty_ndarray(int ndim, const Py_ssize_t *dims, object descr)    # in native byte order

@@ -218,6 +218,14 @@ cdef int check_no_mask(object x) except -1:
     return 0
 
 
+cdef object converted(object value, object dtype):
+    """A new array of what NumPy converts to a dtype; `ValueError` for a number for which that has no room."""
+    try:
+        return np.array(value, dtype)
+    except OverflowError as error:
+        raise ValueError(f"not of {dtype}: {error}") from error
+
+
 cdef int _code_of_ndarray(object x, bint opaque) except -2:
     cdef cnp.ndarray array = x
     cdef cnp.dtype descr = array.descr

@@ -190,6 +190,19 @@ def test_one_record_is_one(make, dtype, record, others):
     assert receiver.recv(0).tolist() == record
 
 
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**64, -(2**80)])
+def test_a_number_without_room_in_its_dtype_is_a_value_error(value):
+    sender, receiver = shmring.channel(dtype="i4")
+    pairs, _receiver = shmring.channel(dtype="i4,f8")
+    for call in (sender.send, sender.try_send, shmring.Latest(dtype="i4").write):
+        with pytest.raises(ValueError, match="not of int32: Python int"):
+            call(value)
+    for call, given in ((sender.send_many, [1, value]), (pairs.send, (value, 1.0)), (pairs.send, value)):
+        with pytest.raises(ValueError, match="not of "):
+            call(given)
+    assert not receiver.poll(0)
+
+
 def test_a_buffer_without_room_is_not_written():
     buffer = bytearray(16)
     with pytest.raises(ValueError, match="needed"):
