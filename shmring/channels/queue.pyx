@@ -423,7 +423,8 @@ cdef class Queue:
     cdef int send_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1:
         cdef message_t m
         cdef int64_t left
-        cdef uint64_t nbytes, wanted
+        cdef uint64_t nbytes
+        cdef bint has_blocks
         cdef int outcome = READY
         if PyBytes_CheckExact(content) and put_bytes(self.sender, content):
             return 0
@@ -435,9 +436,11 @@ cdef class Queue:
             raise ValueError(f"an item of {m.load.nbytes} bytes cannot be put without waiting: at most "
                              f"{self.sender.longest} bytes, half of the capacity, can")
         nbytes = m.load.nbytes
-        if not (self.sender.is_whole(&m, timeout_ns != 0) and self.sender.try_room(nbytes, &wanted) == READY):
-            self.drop_remains()
-        if isinstance(content, Dumped) and content.flight is not None:
+        has_blocks = isinstance(content, Dumped) and content.flight is not None
+        if not has_blocks and nbytes <= self.sender.piece and self.sender.send_message(&m, 0) == READY:
+            return 0
+        self.drop_remains()
+        if has_blocks:
             outcome = self.sender.leave_blocks(content.flight, &m, timeout_ns != 0,
                                                left_until(deadline_ns, timeout_ns))
         if outcome == READY:
@@ -448,7 +451,7 @@ cdef class Queue:
             raise self.full_error(nbytes)
         if outcome != READY:
             raise too_many_blocks()
-        if isinstance(content, Dumped) and content.flight is not None:
+        if has_blocks:
             self.sender.hold_blocks(content.flight)
         return 0
 
