@@ -26,7 +26,7 @@ from shmring.nodes.mpi_messages import MpiMessages
 TESTS = 32  # in a row: each may move a part of a long array
 YIELD_S = 0.02  # for how long a wait only lets others run between two tests, before it sleeps
 SLEEP_S = 1e-3
-SHORT_NBYTES = 16384
+SHORT_NBYTES = 8192  # in MPICH longer persistent ones may take twice as long as new ones
 SHORT_REDUCE_SCATTER_NBYTES = 65536  # MPICH takes as long to begin a new one as for all else
 MOST_PERSISTENT = 64 if MPI.Get_version() >= (4, 0) else 0  # of one team
 
