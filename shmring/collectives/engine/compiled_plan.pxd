@@ -128,7 +128,7 @@ ctypedef struct execution_t:
     reduce_kernel kernel
     const carrier_t *carrier       # read by hierarchical plans only
     size_t itemsize
-    int usual_stores               # to the output, by rule: enum shmring_stores; string: if the outbox is stored to so
+    int usual_stores               # to the output, by rule: enum shmring_stores; string: as a reader of the outbox
     int out_stores                 # kinds of stores of this call
     int outbox_stores
     program_t *program             # of the variant, or `direct`

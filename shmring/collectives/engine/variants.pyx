@@ -20,6 +20,7 @@ from shmring.core.base.learner cimport (LEAST_TIMED, alternative, alternatives_o
 from shmring.collectives.engine.compiled_plan cimport LEAD_OF_ALL, OUTPUT, PATH, PLANS, SCHEDULE, STORES
 from shmring.collectives.engine.kinds cimport KIND_NONE
 from shmring.core.kernel.reduce cimport asks, by_strings
+from shmring.core.ring.laps cimport stores_of_reader
 from shmring.core.sync.backoff cimport now_ns
 from shmring.core.sync.trip cimport trip_ns
 
@@ -202,7 +203,7 @@ cdef int output_stores(execution_t *x, int usual) noexcept nogil:
     cdef int value = x.learner.output
     if value:
         return SHMRING_ORDINARY if value == 1 else SHMRING_STREAMING if value == 2 else SHMRING_STRING
-    return SHMRING_ORDINARY if usual == SHMRING_STRING != x.outbox_stores else usual
+    return stores_of_reader(x.outbox_stores) if usual == SHMRING_STRING else usual
 
 
 cdef uint32_t offer_of(variants_t *v, Program program):

@@ -7,7 +7,8 @@
  * faster where the reader's core is far, or the destination larger than the last-level cache.
  *
  * A line that is asked for some lines ahead of its stores is owned when they come: more lines change owner at a time
- * than stores can wait for.
+ * than stores can wait for. More lines are loaded at a time, too, if two pages are copied in turn, as the hardware
+ * prefetchers follow each page for itself.
  *
  * A string instruction knows that it fills whole lines, so the core need not fetch them, and may leave them in its cache.
  */
@@ -23,8 +24,8 @@
 #include <emmintrin.h>
 #endif
 
-/* How far ahead of its stores a line is asked for. */
-enum { SHMRING_AHEAD_NBYTES = 16 * 64 };
+/* How far ahead of its stores a line is asked for, in each of two places of a block that are copied in turn. */
+enum { SHMRING_AHEAD_NBYTES = 8 * 64, SHMRING_BLOCK_NBYTES = 2 * 4096 };
 
 /* Whether the processor can ask for lines to store to. */
 static inline int can_ask_for_lines(void) {

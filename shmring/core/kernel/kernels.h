@@ -32,18 +32,40 @@ void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     memcpy(to, from, nbytes); /* less than four vectors */
 }
 
-/* As copy, with the destination's lines prefetched for writing; never beyond its end, where a rank may be reading. */
+/* As copy, with the destination's lines prefetched for writing, and lines of two places half a block apart in turn: each
+ * place is a stream of its own for the hardware prefetchers, which go no further than a page. No line beyond the end is
+ * asked for: a rank may be reading it. What is shorter than a page gains nothing. */
 void ISA(copy_ahead)(void *dst, const void *src, size_t nbytes) {
     char *to = (char *)dst;
     const char *from = (const char *)src;
-    ask_for_first_lines(to, nbytes);
-    for (; nbytes >= SHMRING_AHEAD_NBYTES + 4 * VB; to += 4 * VB, from += 4 * VB, nbytes -= 4 * VB) {
-        for (size_t at = 0; at < 4 * VB; at += 64) ask_for_line(to + SHMRING_AHEAD_NBYTES + at);
-        VU8 a = ISA(load)(from), b = ISA(load)(from + VB), c = ISA(load)(from + 2 * VB), d = ISA(load)(from + 3 * VB);
-        ISA(store)(to, a);
-        ISA(store)(to + VB, b);
-        ISA(store)(to + 2 * VB, c);
-        ISA(store)(to + 3 * VB, d);
+    size_t head = -(uintptr_t)to & 63;
+    if (head && nbytes >= 1024) {
+        memcpy(to, from, head);
+        to += head, from += head, nbytes -= head;
+    }
+    while (nbytes >= 4096) {
+        size_t half = (nbytes < SHMRING_BLOCK_NBYTES ? nbytes : SHMRING_BLOCK_NBYTES) / 2 & -(size_t)64;
+        for (size_t at = 0; at < SHMRING_AHEAD_NBYTES; at += 64) {
+            ask_for_line(to + at);
+            ask_for_line(to + half + at);
+        }
+        for (size_t at = 0; at < half; at += 64) {
+            size_t ahead = half - at > SHMRING_AHEAD_NBYTES ? at + SHMRING_AHEAD_NBYTES : at;
+            VU8 one[64 / VB], two[64 / VB];
+            ask_for_line(to + ahead);
+            ask_for_line(to + half + ahead);
+#pragma GCC unroll 4
+            for (int v = 0; v < 64 / VB; v++) {
+                one[v] = ISA(load)(from + at + v * VB);
+                two[v] = ISA(load)(from + half + at + v * VB);
+            }
+#pragma GCC unroll 4
+            for (int v = 0; v < 64 / VB; v++) {
+                ISA(store)(to + at + v * VB, one[v]);
+                ISA(store)(to + half + at + v * VB, two[v]);
+            }
+        }
+        to += 2 * half, from += 2 * half, nbytes -= 2 * half;
     }
     ISA(copy)(to, from, nbytes);
 }

@@ -10,7 +10,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.core.c.atomics cimport load_relaxed_u64, store_relaxed_u64
-from shmring.core.c.layout cimport SHMRING_ORDINARY, SHMRING_STRING, shmring_laps
+from shmring.core.c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, shmring_laps
 from shmring.core.kernel.reduce cimport copy_bytes
 from shmring.core.sync.backoff cimport now_ns
 
@@ -54,6 +54,6 @@ cdef inline void read_in_lap(uint64_t timed, uint64_t *read_ns, void *to, const 
     store_relaxed_u64(sum, load_relaxed_u64(sum) + <uint64_t> (now_ns() - started))
 
 
-# How the reader loads data stored by `kind`: string instructions for string stores, else ordinary loads.
+# How the reader copies out data stored by `kind`: in the same way, but never past its cache.
 cdef inline int stores_of_reader(int kind) noexcept nogil:
-    return SHMRING_STRING if kind == SHMRING_STRING else SHMRING_ORDINARY
+    return SHMRING_ORDINARY if kind == SHMRING_STREAMING else kind & 3

@@ -273,7 +273,7 @@ def chosen(request):
 @pytest.mark.usefixtures("chosen")
 def test_copies_are_exact_at_every_size_and_alignment(stores):
     rng = np.random.default_rng(SEED + 7)
-    for nbytes in (0, 1, 7, 63, 64, 65, 127, 128, 129, 1000, 4096, 65536 + 5, 1 << 20):
+    for nbytes in (0, 1, 7, 63, 64, 65, 127, 128, 129, 1000, 1024, 1087, 4096, 8191, 8192, 9300, 65536 + 5, 1 << 20):
         for _ in range(4):
             src = unaligned_like(rng.integers(0, 256, nbytes, np.uint8), int(rng.integers(0, 64)))
             before = rng.integers(0, 256, nbytes + 128, np.uint8)
