@@ -2,8 +2,9 @@
 
 The system does not know the latency between two processors, and a hypervisor may hide even what it knows. So ranks time
 barriers. The first ones, one for each slot, are not timed, as their memory is cold. A single barrier is biased by the
-order of arrival, so runs of barriers are timed and the fastest run is used: the others were disturbed. All ranks derive
-their settings from the same table (collectives/bootstrap/tuning.py).
+order of arrival, so runs of barriers are timed and the fastest run is used: the others were disturbed. So are copies
+through a slot, by each kind of stores. All ranks derive their settings from the same tables
+(collectives/bootstrap/tuning.py).
 
 If tuning has decided on more than one thread, each rank then reserves the memory of its helper areas and starts its
 helpers, either of which the system may refuse. The ranks exchange how many threads each has, and all use the least of
@@ -27,7 +28,9 @@ from shmring.collectives.engine.kinds cimport KIND_ALL_GATHER, KIND_BARRIER
 from shmring.collectives.engine.outbox cimport helper_area_nbytes, helper_areas_offset, helper_slot_nbytes
 from shmring.collectives.engine.signature cimport NO_OP, NO_ROOT, pack_signature
 from shmring.collectives.engine.thread_team cimport Team
+from shmring.core.kernel.reduce cimport copy_bytes
 from shmring.core.memory.mapping cimport Mapping
+from shmring.core.ring.laps cimport stores_of_reader
 from shmring.core.sync.backoff cimport now_ns
 
 from shmring.errors import (AbortedError, CollectiveTimeoutError, MismatchError, OutOfSharedMemoryError,
@@ -42,6 +45,8 @@ cdef extern from "<semaphore.h>" nogil:
 cdef enum:
     NRUNS = 3
     NBARRIERS = 8      # in a run
+    NCOPIES = 5        # by each kind of stores; the first one finds its lines as another kind left them
+    COPIED_NBYTES = 65536
 
 
 MOST_THREADS = SHMRING_THREADS_MAX
@@ -135,6 +140,51 @@ cdef int64_t run_of_pairs_ns(Engine e, int other, int n, int64_t timeout_ns) exc
         if i == 0:
             started = now_ns()
     return now_ns() - started
+
+
+def copies_ns(Engine e not None, tuple kinds not None, int64_t timeout_ns):
+    """Nanoseconds in which this rank copies some bytes into its slot and as many out of the next rank's, for each kind.
+
+    Parameters
+    ----------
+    e : Engine
+    kinds : tuple of int
+        Kinds of stores, enum shmring_stores.
+    timeout_ns : int
+
+    Notes
+    -----
+    Collective; raises what a barrier raises. The fastest of a few copies counts. All ranks copy at the same time, as in
+    calls. It takes a quarter of a millisecond.
+    """
+    cdef size_t nbytes = min(<size_t> COPIED_NBYTES, e.c.slot_nbytes)
+    cdef char *own = e.c.slots[e.c.group.rank]
+    cdef const char *other = e.c.slots[(e.c.group.rank + 1) % e.c.group.size]
+    cdef Heap heap = Heap()
+    cdef char *private = <char *> heap.allocate(nbytes, 1)
+    cdef int64_t started, took
+    cdef int kind
+    memset(private, 0, nbytes)
+    found = []
+    e.enter()
+    try:
+        for kind in kinds:
+            least = None
+            for n in range(NCOPIES):
+                run_of_barriers_ns(e, 1, timeout_ns)
+                started = now_ns()
+                copy_bytes(own, private, nbytes, kind)
+                took = now_ns() - started
+                run_of_barriers_ns(e, 1, timeout_ns)
+                started = now_ns()
+                copy_bytes(private, other, nbytes, stores_of_reader(kind))
+                took += now_ns() - started
+                if n:
+                    least = took if least is None else min(least, took)
+            found.append(float(least))
+    finally:
+        e.leave()
+    return found
 
 
 def exchange(Engine e not None, bytes payload not None, int64_t timeout_ns):

@@ -19,6 +19,7 @@ from shmring.collectives.bootstrap.calibrate import (
     MOST_THREADS,
     as_rendezvous_errors,
     barrier_ns,
+    copies_ns,
     exchange,
     partners_ns,
     patient_ns,
@@ -29,6 +30,7 @@ from shmring.collectives.plan.limits import FIRST_GUESSES, Costs, Limits
 from shmring.collectives.plan.thread_shares import split_limit
 from shmring.config import Config, Internals
 from shmring.core.base.lifecycle import in_child
+from shmring.core.kernel.reduce import STORES
 from shmring.core.placement.cpus import allowed_processors, processor_quota
 from shmring.core.placement.latency_clusters import domains_by_times
 from shmring.core.placement.locality import SEAT_NBYTES, Domains, Seat
@@ -70,6 +72,10 @@ COMPARED = (
     "direct",
 )
 
+
+# By string instructions copies take several times as long on some processors, so these are only tried later.
+GUESSED = "ordinary", "streaming", "prefetched"
+KINDS = struct.Struct(f"<{len(GUESSED)}d")
 
 _FORM = struct.Struct(f"<d{len(COMPARED)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq16sq")
 
@@ -155,8 +161,8 @@ class Thresholds:
         Payloads up to this size travel as eager messages; equal on all ranks.
     why : dict of str to str
         For each setting where its value comes from.
-    is_far : bool
-        Whether the ranks have a processor each, but these do not share a cache.
+    stores : int
+        The number in `STORES` of the kind by which calls are made of which nothing is known; equal on all ranks.
     threads : int
         The threads of each rank for large messages (`team_size`); equal on all ranks.
     split_nbytes : float
@@ -180,7 +186,7 @@ class Thresholds:
     past_cache_nbytes: int
     eager_nbytes: int
     why: dict[str, str]
-    is_far: bool = False
+    stores: int = 0
     threads: int = 1
     split_nbytes: float = float("inf")
     own_processors: float = 1.0
@@ -242,6 +248,10 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         engine.spin_among(processors)  # before the first measurement
         own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(ranks) > 1 else 0)
         (most_ns,) = max(struct.unpack("<d", p) for p in exchange(engine, own_ns, timeout_ns))
+        stores = 0
+        if len(ranks) <= processors and len(ranks) > 1 and config.internals.stores < 0:
+            own_row = KINDS.pack(*copies_ns(engine, tuple(map(STORES.index, GUESSED)), timeout_ns))
+            stores = first_stores([KINDS.unpack(p) for p in exchange(engine, own_row, timeout_ns)])
         times = None
         if _measures_nearness(config.internals.nearness, ranks, processors):
             row = struct.Struct(f"<{len(ranks)}d")
@@ -251,6 +261,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
     domains = Domains.of([info.seat for info in ranks])
     found = replace(
         found,
+        stores=stores,
         domains=domains,
         levels=domains.levels if times is None else domains_by_times(times),
         homes=tuple(info.node for info in ranks),
@@ -259,6 +270,12 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
     if times is not None:
         found.why["domains"] = "measured: round trips between the ranks"
     return with_team(found, ranks, packed.index(own.pack()))  # the first of several ranks with equal data will do
+
+
+def first_stores(times: Sequence[tuple[float, ...]]) -> int:
+    """The number in `STORES` of the kind to begin with; ``times``: by rank and kind in `GUESSED`."""
+    slowest = [max(column) for column in zip(*times, strict=True)]
+    return STORES.index(GUESSED[slowest.index(min(slowest))])
 
 
 def with_team(found: Thresholds, ranks: Sequence[RankInfo], rank: int) -> Thresholds:
@@ -326,7 +343,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         past_cache = cache_nbytes or NO_LIMIT
         known = "derived: the last-level cache" if cache_nbytes else "default: the last-level cache is not known"
         why["past_cache_nbytes"] = known
-    return Thresholds(limits, processors, barrier_us, past_cache, eager, why, is_far)
+    return Thresholds(limits, processors, barrier_us, past_cache, eager, why)
 
 
 def are_near(barrier_us: float, size: int) -> bool:

@@ -21,7 +21,7 @@ from shmring.core.c.atomics cimport (load_acquire_u32, load_relaxed_u64, store_r
                                  store_release_u64)
 from shmring.core.c.faults cimport fault_point
 from shmring.core.c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_LATE,
-                                SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NCHOICES, SHMRING_STREAMING,
+                                SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NCHOICES,
                                 shmring_abort, shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.core.arrays.array_view cimport array_t
 from shmring.core.base.signals cimport check_signals
@@ -254,8 +254,8 @@ cdef class Engine:
         self.limits = thresholds.limits
         self.hierarchy = thresholds.hierarchy
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
-        if self.variants.learns >> STORES & 1 and thresholds.is_far:
-            self.variants.stores = SHMRING_STREAMING      # to begin with
+        if self.variants.learns >> STORES & 1:
+            self.variants.stores = thresholds.stores      # to begin with
         if self.c.group.size > thresholds.processors:
             # Ranks take turns on a processor; one may be so many rounds ahead, so the time of one call says little.
             self.variants.step = self.c.nslots
