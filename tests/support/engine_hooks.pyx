@@ -3,9 +3,11 @@
 
 from libc.stdint cimport uint64_t
 
-from shmring.core.c.layout cimport SHMRING_NCHOICES
+from shmring.communicator cimport Communicator
+from shmring.core.c.layout cimport SHMRING_NCHOICES, SHMRING_SMALL
 from shmring.collectives.engine.engine cimport Engine
 from shmring.collectives.engine.kinds cimport nblocks_in, nblocks_out, ranks_read
+from shmring.collectives.p2p.point_to_point cimport PointToPoint
 from shmring.core.sync cimport long_waits
 
 
@@ -24,6 +26,11 @@ def count_one_more(Engine engine not None):
     for i in range(SHMRING_NCHOICES):
         if engine.variants.learners[i].signature:
             engine.variants.learners[i].learned.calls += 1
+
+
+def fill_small_part_first(Communicator comm not None, int peer):
+    """Send pieces to a higher rank through the small part of the byte ring, where nothing is learned."""
+    (<PointToPoint> comm.messages).matching.queues.send[peer].laps.part = SHMRING_SMALL
 
 
 def split_from(Engine engine not None, double nbytes):

@@ -47,6 +47,7 @@ ctypedef struct send_queue_t:
     uint64_t piece_nbytes
     uint64_t skew                  # bytes from a line to `source`, and to where the message lies in the byte ring
     uint64_t done
+    bint has_stopped               # the peer has taken pieces of it, and then none for a while
     int32_t tag
     int32_t dtype
 

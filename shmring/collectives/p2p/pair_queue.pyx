@@ -35,6 +35,7 @@ cdef enum:
     MOST_PIECE_NBYTES = 32768     # longer pieces gain nothing and delay the start of the receiver's copy
     SMALL_NBYTES = 4 * MOST_PIECE_NBYTES     # of the small part: the pieces that both ends copy, and two more
     LEAST_DIVIDED_NBYTES = 4 * SMALL_NBYTES  # a byte ring of fewer bytes has no small part
+    PIECE_NS = 20000              # a receiver that takes longer for a piece has stopped
     LEARNED_NBYTES = 256          # shorter pieces do not fill the lines stored past the cache, and gain nothing ahead
 
 
@@ -161,6 +162,7 @@ cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t
     o.piece_nbytes = piece_for(l, nbytes)
     o.skew = skew_of(source) if o.piece_nbytes else 0
     o.done = 0
+    o.has_stopped = False
     o.tag = tag
     o.dtype = dtype
 
@@ -173,17 +175,34 @@ cdef inline bint fits(const send_queue_t *o, int part, uint64_t nbytes) noexcept
     return has_cells(o, 1) and nbytes <= room_in(&o.parts[part])
 
 
-cdef int part_for(send_queue_t *o, uint64_t nbytes) noexcept nogil:
+cdef int part_for(pair_queues_t *l, send_queue_t *o, uint64_t nbytes) noexcept nogil:
     """The part for the next piece, of so many bytes in whole lines; -1: there is no room. The peer's counter is loaded
     only if the part to fill first seems full by the last value loaded."""
     cdef int part = o.laps.part
     if fits(o, part, nbytes):
         return part
     note_taken(o)
-    if fits(o, part, nbytes):
+    if fits(o, part, nbytes) or (is_receiving(l, o) and await_room(o, part, nbytes)):
         return part
     part = other_part(part)
     return part if fits(o, part, nbytes) else -1
+
+
+cdef inline bint is_receiving(const pair_queues_t *l, const send_queue_t *o) noexcept nogil:
+    """Whether the peer has a processor of its own, and has begun to take the message under way."""
+    return has_parts(o.parts) and l.group.message_looks == 0 and not o.has_stopped and o.taken >= o.number
+
+
+cdef bint await_room(send_queue_t *o, int part, uint64_t nbytes) noexcept nogil:
+    """Wait for room in a part from which the peer is taking pieces: a moment, which is less than it costs to fetch the
+    lines of the other part into a cache. False: the peer has stopped."""
+    cdef int64_t started = now_ns()
+    while now_ns() - started < PIECE_NS:
+        note_taken(o)
+        if fits(o, part, nbytes):
+            return True
+    o.has_stopped = True
+    return False
 
 
 cdef void note_taken(send_queue_t *o) noexcept nogil:
@@ -224,7 +243,7 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
     while o.is_busy:
         skew = o.skew if o.done == 0 else 0
         nbytes = next_piece(o.nbytes - o.done, o.piece_nbytes, skew)
-        part = part_for(o, whole_lines(skew + nbytes))
+        part = part_for(l, o, whole_lines(skew + nbytes))
         if part < 0:
             break
         fault_point("push")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import compiled
 from support.children import in_child, status_of
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
@@ -31,6 +32,8 @@ from shmring.errors import (
 )
 
 GROUPS = [n for n in RANKS if n > 1]
+hooks = compiled.load("engine_hooks")
+
 TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes
 PIECE, QUEUE_NBYTES = 32 << 10, 256 << 10
 SHORT = {"pair_queue_nbytes": QUEUE_NBYTES}
@@ -192,6 +195,28 @@ def test_messages_stay_exact_in_both_parts_of_a_byte_ring(comm):
         comm.barrier()  # a send waits for no receive
         for _ in range(count if comm.rank == 1 else 0):
             assert comm.recv(np.empty(7 << 16, np.uint8), 0).nbytes == nbytes
+
+
+@on_ranks(2, init={"pair_queue_nbytes": 1 << 19, "stores": 0})
+def test_a_send_goes_on_where_its_receiver_stops_in_the_middle(comm):
+    """A sender waits a moment for room in the small part, but for no receiver that does something else."""
+    x = values("uint8", 7 << 16, 1)
+    out = np.zeros(7 << 16, np.uint8)
+    if comm.rank == 0:
+        hooks.fill_small_part_first(comm, 1)
+    for _ in range(300):
+        comm.barrier()
+        if comm.rank == 0:
+            comm.send(x, 1)
+            comm.barrier()
+        else:
+            request = comm.irecv(out, 0)
+            request.done()  # takes what has come
+            comm.barrier()
+            request.wait()
+            assert same_bits(out, x)
+            out[:] = 0
+    assert comm.rank == 1 or comm.stats()["pair_queues"][0]["part"] == "small"
 
 
 # ---- matching --------------------------------------------------------------------------------------------------------
