@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmring.collectives.bootstrap import tuning
-from shmring.collectives.bootstrap.tuning import COMPARED, NO_LIMIT, STEPS_S, RankInfo, derive
+from shmring.collectives.bootstrap.tuning import COMPARED, GUESSED, NO_LIMIT, STEPS_S, RankInfo, derive, first_stores
 from shmring.collectives.plan.limits import Costs
 from shmring.config import configure
+from shmring.core.kernel.reduce import STORES
 from shmring.core.placement.locality import Seat
 
 MIB = 1 << 20
@@ -98,6 +99,14 @@ def test_an_account_arrives_as_it_was_sent(quota, processors):
 def test_processors_past_the_mask_are_left_out():
     account = RankInfo(1.0, (0.0,) * len(COMPARED), frozenset({1, 4096, 8191, 10**6}))
     assert RankInfo.unpack(account.pack()).processors == {1, 4096, 8191}
+
+
+def test_calls_begin_with_the_stores_by_which_the_slowest_rank_is_the_fastest():
+    assert GUESSED == ("ordinary", "streaming", "prefetched")
+    assert STORES[first_stores([(5.0, 9.0, 4.0), (5.0, 9.0, 6.0)])] == "ordinary"
+    assert STORES[first_stores([(5.0, 9.0, 4.0), (5.0, 9.0, 4.5)])] == "prefetched"
+    assert STORES[first_stores([(8.0, 7.0, 9.0), (8.0, 7.5, 2.0)])] == "streaming"
+    assert STORES[first_stores([(3.0, 3.0, 3.0)] * 2)] == "ordinary"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
