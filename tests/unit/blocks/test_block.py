@@ -6,6 +6,7 @@ import os
 import pickle
 import resource
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from support.limits import limited
 import shmring
 from shmring.core.blocks import in_flight
 from shmring.core.blocks import pages as block_pages
-from shmring.core.blocks.in_flight import Arrival
+from shmring.core.blocks.crate import Crate
+from shmring.core.blocks.in_flight import TAIL_NBYTES, Arrival
 from shmring.core.memory import syscalls
 from shmring.core.objects.codec import dump
 from shmring.errors import BlockLostError, ClosedError, OutOfSharedMemoryError, SegmentError
@@ -295,6 +297,19 @@ def test_a_thousand_blocks_raise_the_soft_limit_and_then_are_an_error():
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_of_an_item_whose_blocks_another_process_has_taken_no_block_arrives():
+    crate = Crate()
+    block = shmring.Block(np.arange(3))
+    departure = SimpleNamespace(blocks=[block._pages], tail=bytearray(TAIL_NBYTES))
+    assert crate.put(departure, -1)
+    tail = bytes(departure.tail)
+    first, second = crate.take(tail), crate.take(tail)
+    crate.close()
+    assert (len(first.files), first.reason, first.sender) == (1, "", os.getpid())
+    assert (second.files, second.reason) == ([], "the process that had taken it has ended")
+    first.files[0].close()
 
 
 def test_a_file_that_is_no_block_is_refused():

@@ -429,3 +429,23 @@ def test_an_empty_name_that_a_process_may_be_about_to_lock_is_left_alone(session
         monkeypatch.setattr("shmring.core.memory.sweep.time.time", lambda now=born + after_s: now)
         sweep_leftovers()
         assert [one.name for one in leftovers(session)] == left
+
+
+def test_the_calls_without_posix_ipc_raise_as_it_does(name):
+    """Where there is no wheel of it (the free-threaded CPython)."""
+    from shmring.core.memory import descriptor as stand_in
+
+    with pytest.raises(stand_in.ExistentialError, match=re.escape(os.strerror(errno.ENOENT))):
+        stand_in.SharedMemory(name)
+    fd = stand_in.SharedMemory(name, stand_in.O_CREX)
+    try:
+        assert os.path.samestat(os.fstat(fd), os.stat(names.SHM_DIRECTORY + name))
+        with pytest.raises(stand_in.ExistentialError, match=re.escape(os.strerror(errno.EEXIST))):
+            stand_in.SharedMemory(name, stand_in.O_CREX)
+    finally:
+        os.close(fd)
+        stand_in.unlink_shared_memory(name)
+    with pytest.raises(stand_in.ExistentialError):
+        stand_in.unlink_shared_memory(name)
+    with pytest.raises(ValueError, match=re.escape(os.strerror(errno.EINVAL))):
+        stand_in.SharedMemory("/..")
