@@ -24,8 +24,8 @@
 #include <emmintrin.h>
 #endif
 
-/* How far ahead of its stores a line is asked for, in each of two places of a block that are copied in turn. */
-enum { SHMRING_AHEAD_NBYTES = 8 * 64, SHMRING_BLOCK_NBYTES = 2 * 4096 };
+/* Two places of at most a page are copied in turn; how far ahead of its stores a line of each is asked for. */
+enum { SHMRING_TURN_NBYTES = 4096, SHMRING_AHEAD_NBYTES = 8 * 64 };
 
 /* Whether the processor can ask for lines to store to. */
 static inline int can_ask_for_lines(void) {
@@ -49,7 +49,7 @@ static inline void ask_for_line(void *p) {
 
 /* Prefetch the first lines of the destination; the copy loop prefetches the rest. */
 static inline void ask_for_first_lines(void *p, size_t nbytes) {
-    size_t end = nbytes < SHMRING_AHEAD_NBYTES ? nbytes : SHMRING_AHEAD_NBYTES;
+    size_t end = nbytes < 2 * SHMRING_AHEAD_NBYTES ? nbytes : 2 * SHMRING_AHEAD_NBYTES;
     for (size_t at = 0; at < end; at += 64) ask_for_line((char *)p + at);
 }
 

@@ -32,19 +32,18 @@ void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     memcpy(to, from, nbytes); /* less than four vectors */
 }
 
-/* As copy, with the destination's lines prefetched for writing, and lines of two places half a block apart in turn: each
- * place is a stream of its own for the hardware prefetchers, which go no further than a page. No line beyond the end is
- * asked for: a rank may be reading it. What is shorter than a page gains nothing. */
+/* As copy, with the destination's lines prefetched for writing, and lines of two places in turn, as the hardware
+ * prefetchers follow each page for itself. No line beyond the end is asked for: a rank may be reading it. */
 void ISA(copy_ahead)(void *dst, const void *src, size_t nbytes) {
     char *to = (char *)dst;
     const char *from = (const char *)src;
     size_t head = -(uintptr_t)to & 63;
-    if (head && nbytes >= 1024) {
+    if (nbytes >= SHMRING_TURN_NBYTES) {
         memcpy(to, from, head);
         to += head, from += head, nbytes -= head;
     }
-    while (nbytes >= 4096) {
-        size_t half = (nbytes < SHMRING_BLOCK_NBYTES ? nbytes : SHMRING_BLOCK_NBYTES) / 2 & -(size_t)64;
+    while (nbytes >= SHMRING_TURN_NBYTES) {
+        size_t half = nbytes / 2 < SHMRING_TURN_NBYTES ? nbytes / 2 & -(size_t)64 : SHMRING_TURN_NBYTES;
         for (size_t at = 0; at < SHMRING_AHEAD_NBYTES; at += 64) {
             ask_for_line(to + at);
             ask_for_line(to + half + at);

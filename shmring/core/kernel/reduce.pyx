@@ -92,9 +92,9 @@ cdef void reduce_into(
     cdef const void *block_src[MAX_BLOCK_SOURCES]
     cdef uint8_t room[BLOCK_NBYTES + LINE_NBYTES]
     cdef uint8_t *scratch = room + (-<uintptr_t> room & (LINE_NBYTES - 1))
-    # By other stores than ordinary ones a block goes there from a copy in the first-level cache.
+    # By streaming and string stores a block goes there from a copy in the first-level cache.
     cdef bint by_scratch = dst_stores == SHMRING_STREAMING or dst_stores == SHMRING_STRING
-    cdef uint8_t *aligned = <uint8_t *> dst if by_scratch else <uint8_t *> also
+    cdef uint8_t *aligned = <uint8_t *> dst if by_scratch or also == NULL else <uint8_t *> also
     cdef uint8_t *asked = NULL      # its first lines come while the block is folded
     cdef uint8_t *block
     cdef size_t at = 0, n, begins, nbytes
