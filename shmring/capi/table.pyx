@@ -28,7 +28,7 @@ from shmring.collectives.engine.kinds cimport (
 )
 from shmring.collectives.engine.signature cimport NO_ROOT
 from shmring.core.kernel.numbers cimport NOPS
-from shmring.collectives.shared.zero_copy cimport Sharing
+from shmring.collectives.shared.zero_copy cimport Sharing, may_be_zero_copy
 from shmring.core.sync.group cimport READY
 
 
@@ -210,7 +210,9 @@ cdef inline bint needs_agreement(comm_t *h, call_t *c, bint is_eager) noexcept n
     cdef PyObject *sharing = <PyObject *> (<Engine> h.engine).sharing
     if (<Engine> h.engine).sharing is None:
         return False
-    return not is_eager or (c.kind == KIND_ALL_REDUCE and c.x.data == c.out.data and (<Sharing> sharing).nresults > 0)
+    if not is_eager:
+        return may_be_zero_copy(<Sharing> sharing, c.kind, c.x.nbytes // nblocks_in(c.kind, h.size))
+    return c.kind == KIND_ALL_REDUCE and c.x.data == c.out.data and (<Sharing> sharing).nresults > 0
 
 
 cdef int perform_with_gil(comm_t *h, call_t *c) noexcept with gil:

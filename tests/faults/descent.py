@@ -52,6 +52,8 @@ def descend(rank, session, size, cases):
     settings = cases[0].settings()
     if any(case.call.startswith("all_reduce_exchange") for case in cases):
         settings |= {"stores": 4, "one_shot_nbytes": 0}
+    if any(case.call == "all_to_all_private" for case in cases):
+        settings |= {"direct": 1}
     comm = shmring.init(rank=rank, size=size, session=session, **settings)
     for number, case in enumerate(cases):
         victim = case.victim % comm.size

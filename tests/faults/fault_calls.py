@@ -244,3 +244,14 @@ def all_reduce_shared(comm):
     yield
     comm.all_reduce(x)
     assert (x == total(comm)).all()
+
+
+@call()
+def all_to_all_private(comm):
+    """The kernel copies, if it lets ranks read each other's memory: `descent.descend` makes the communicator so."""
+    if comm._engine.sharing is not None:
+        comm._engine.sharing.private_nbytes = 0
+    x = ones(comm, comm.size, LARGE)
+    yield
+    out = comm.all_to_all(x)
+    assert (out == np.arange(1, comm.size + 1)[:, None]).all()

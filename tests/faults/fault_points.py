@@ -92,7 +92,7 @@ def points_of(name):
         return ALLOCATING
     if base == "share":
         return (*ALLOCATING, "move@1", "moved@1", "agree@1", "fold@1", "finished@1", "restore@1")
-    if base == "all_reduce_shared":
+    if base in ("all_reduce_shared", "all_to_all_private"):
         return MAPPED
     if base == "all_reduce_exchange":
         return (*PLANNED, "await_release@1", "await_release@2")

@@ -20,6 +20,7 @@ from libc.string cimport memset
 
 from shmring.core.arrays.array_view cimport OPAQUE
 from shmring.core.c.layout cimport SHMRING_EAGER_NBYTES, SHMRING_THREADS_MAX, sem_t, shmring_outbox
+from shmring.core.c.peer_memory cimport read_peer_memory
 from shmring.core.base.heap cimport Heap
 from shmring.core.base.timeouts cimport timeout_to_ns
 from shmring.collectives.engine.eager cimport eager_t
@@ -203,6 +204,19 @@ def exchange(Engine e not None, bytes payload not None, int64_t timeout_ns):
     finally:
         e.leave()
     return [bytes(gathered[rank * nbytes:(rank + 1) * nbytes]) for rank in range(e.c.group.size)]
+
+
+# ---- the memory of other processes ----
+
+def address_of(bytes content not None):
+    """Where the bytes are in the memory of this process."""
+    return <size_t> <const char *> content
+
+
+def read_process(int pid, size_t address, size_t nbytes):
+    """The bytes at an address of a process; None if the kernel does not let this one read them."""
+    content = bytearray(nbytes)
+    return bytes(content) if read_peer_memory(pid, <char *> content, <const void *> address, nbytes) else None
 
 
 # ---- helper threads ----

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shmring.collectives.bootstrap.calibrate import (
     MOST_THREADS,
+    address_of,
     as_rendezvous_errors,
     barrier_ns,
     copies_ns,
     exchange,
     partners_ns,
     patient_ns,
+    read_process,
 )
 from shmring.collectives.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.collectives.plan.hierarchy import Hierarchy
@@ -77,7 +79,7 @@ COMPARED = (
 GUESSED = "ordinary", "streaming", "prefetched"
 KINDS = struct.Struct(f"<{len(GUESSED)}d")
 
-_FORM = struct.Struct(f"<d{len(COMPARED)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq16sq")
+_FORM = struct.Struct(f"<d{len(COMPARED)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq16sqq")
 
 _process = secrets.token_bytes(16)  # no other process has it, in whichever PID namespace
 
@@ -108,6 +110,8 @@ class RankInfo(NamedTuple):
         Of its memory, according to the kernel.
     process : tuple of bytes and int
         A number that no other process has, and the pid: C code may fork without the hooks of Python.
+    address : int
+        Where that number is in the memory of the process.
     """
 
     quota: float
@@ -118,6 +122,7 @@ class RankInfo(NamedTuple):
     seat: Seat = Seat()
     node: int = -1
     process: tuple[bytes, int] = (bytes(16), 0)
+    address: int = 0
 
     def pack(self) -> bytes:
         """For `exchange`."""
@@ -131,15 +136,17 @@ class RankInfo(NamedTuple):
             self.seat.pack(),
             self.node,
             *self.process,
+            self.address,
         )
 
     @classmethod
     def unpack(cls, packed: bytes) -> RankInfo:
         """From the bytes of `pack`."""
-        quota, *settings, mask, threads, split_nbytes, seat, node, token, pid = _FORM.unpack(packed)
+        quota, *settings, mask, threads, split_nbytes, seat, node, token, pid, at = _FORM.unpack(packed)
         bits = int.from_bytes(mask, "little")
         processors = frozenset(n for n in range(bits.bit_length()) if bits >> n & 1)
-        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat), node, (token, pid))
+        place = Seat.unpack(seat)
+        return cls(quota, tuple(settings), processors, threads, split_nbytes, place, node, (token, pid), at)
 
 
 @dataclass(frozen=True)
@@ -178,6 +185,8 @@ class Thresholds:
         The NUMA node on which each rank ran in calibration; -1 if the kernel does not provide it.
     is_one_process : bool
         Whether the ranks, several, are threads of this process, so each can access the arrays of all.
+    readable : tuple of int
+        By rank: the process whose memory the kernel lets this rank read. Empty unless every rank may read all others'.
     """
 
     limits: Limits
@@ -194,6 +203,7 @@ class Thresholds:
     levels: tuple[tuple[int, ...], ...] = ()
     homes: tuple[int, ...] = ()
     is_one_process: bool = False
+    readable: tuple[int, ...] = ()
 
     @property
     def hierarchy(self) -> Hierarchy | None:
@@ -239,6 +249,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         seat,
         current_node(),
         (_process, os.getpid()),
+        address_of(_process),
     )
     with as_rendezvous_errors():
         packed = exchange(engine, own.pack(), timeout_ns)
@@ -246,8 +257,9 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         _check_agreement(engine.name, ranks)
         processors = _processors(ranks)
         engine.spin_among(processors)  # before the first measurement
-        own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(ranks) > 1 else 0)
-        (most_ns,) = max(struct.unpack("<d", p) for p in exchange(engine, own_ns, timeout_ns))
+        own_ns = struct.pack("<d?", barrier_ns(engine, timeout_ns) if len(ranks) > 1 else 0, reads_all(ranks, config))
+        barriers, reads = zip(*(struct.unpack("<d?", p) for p in exchange(engine, own_ns, timeout_ns)), strict=True)
+        most_ns = max(barriers)
         stores = 0
         if len(ranks) <= processors and len(ranks) > 1 and config.internals.stores < 0:
             own_row = KINDS.pack(*copies_ns(engine, tuple(map(STORES.index, GUESSED)), timeout_ns))
@@ -266,10 +278,19 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         levels=domains.levels if times is None else domains_by_times(times),
         homes=tuple(info.node for info in ranks),
         is_one_process=len(ranks) > 1 and len({info.process for info in ranks}) == 1,
+        readable=tuple(info.process[1] for info in ranks) if all(reads) else (),
     )
     if times is not None:
         found.why["domains"] = "measured: round trips between the ranks"
     return with_team(found, ranks, packed.index(own.pack()))  # the first of several ranks with equal data will do
+
+
+def reads_all(ranks: Sequence[RankInfo], config: Config) -> bool:
+    """Whether the kernel lets this process read the memory of every rank. A setting that has all calls staged needs
+    none of that."""
+    if len(ranks) < 2 or config.internals.direct == 0:
+        return False
+    return all(read_process(info.process[1], info.address, len(info.process[0])) == info.process[0] for info in ranks)
 
 
 def first_stores(times: Sequence[tuple[float, ...]]) -> int:

@@ -44,12 +44,14 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
     planned = candidates[0]
     sharing = comm._engine.sharing
     one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
+    is_read = sharing is not None and sharing.reads_private(collective, nbytes // blocks)
+    candidates = (*candidates, "zero_copy") if is_read else candidates
     planned = "zero_copy" if one_process else planned
     lines = [f"{collective} of {nbytes} bytes among {comm.size} ranks: {'eager' if eager else planned}"]
     why = comm._engine.thresholds.why
     lines.append(f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})")
     for kind, name in BUILDERS:
-        if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
+        if kind == collective and ("zero_copy" not in name or name in (planned, *candidates)):
             taken = "no" if eager or one_process else _standing(name, candidates)
             taken = "taken" if one_process and not eager and name == planned else taken
             lines.append(f"  {name}: {taken}, {_priced(comm, kind, name, nbytes // blocks, root)}")

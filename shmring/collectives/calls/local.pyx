@@ -142,6 +142,7 @@ cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil:
     j.nbytes = plan_nbytes(e, c)
     j.signature = c.signature
     j.direct = NULL
+    j.reads_private = False
     j.is_odd = False
     j.carrier = find_carrier(c.op, x.dtype) if e.hierarchy is not None else NULL
     j.passed_nbytes = x.nbytes

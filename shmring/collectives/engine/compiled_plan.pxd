@@ -21,6 +21,7 @@ cdef enum:
     AWAIT = 4
     RELEASE = 5
     AWAIT_RELEASE = 6
+    READ = 7       # a COPY from another rank's array, which need not be mapped here
 
 cdef enum:
     LEAD_OF_ALL = 2    # calls until a choice has reached all ranks, where each rank loads from all others in a call
@@ -125,6 +126,7 @@ ctypedef struct execution_t:
     char *out_base
     char **ins                     # by rank: the others' buffers as they lie here; read by zero-copy plans only
     char **outs
+    const int32_t *readable        # by rank: the process in which `ins` is an address; 0: this one
     reduce_kernel kernel
     const carrier_t *carrier       # read by hierarchical plans only
     size_t itemsize
@@ -132,7 +134,8 @@ ctypedef struct execution_t:
     int out_stores                 # kinds of stores of this call
     int outbox_stores
     program_t *program             # of the variant, or `direct`
-    program_t *direct              # NULL, or to be executed directly on shared arrays
+    program_t *direct              # NULL, or to be executed directly on the ranks' arrays
+    bint reads_private             # directly the kernel copies: a call of which nothing is known begins staged
     bint is_odd                    # whether it cannot be made by the path that its variant has
     call_learner_t *learner
     bint is_timed                  # by the rank that decides

@@ -11,13 +11,16 @@ from libc.string cimport memcpy
 
 from shmring.core.c.atomics cimport store_release_u64
 from shmring.core.c.faults cimport fault_point
-from shmring.core.c.layout cimport SHMRING_MOST_DIMENSIONS, SHMRING_ORDINARY, SHMRING_PLAN_TEXT_NBYTES
+from shmring.core.c.layout cimport (SHMRING_ABORTED, SHMRING_MOST_DIMENSIONS, SHMRING_ORDINARY,
+                                    SHMRING_PLAN_TEXT_NBYTES)
+from shmring.core.c.peer_memory cimport read_peer_memory
 from shmring.core.base.learner cimport LEAST_TIMED, MOST_ALTERNATIVES, MOST_VARIANTS, alternative
 from shmring.collectives.engine.kinds cimport KIND, OF_ALL, READS_ALL, READS_BEFORE, READS_ROOT, READS_THROUGH
 from shmring.collectives.engine.rounds cimport await_release, await_round, claim, finish, publish, release, sign_plan
 from shmring.core.kernel.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
+from shmring.core.sync.abort cimport report_trouble
 from shmring.core.sync.backoff cimport now_ns
-from shmring.core.sync.group cimport READY, UNREADY
+from shmring.core.sync.group cimport READY, TROUBLE, UNREADY
 
 from shmring.collectives.plan.choose import DIMENSIONS
 from shmring.collectives.plan.kinds import COLLECTIVES
@@ -87,6 +90,8 @@ cdef class Program:
         operands = []
         if isinstance(step, Copy):
             s.code, s.nbytes, operands = COPY, step.nbytes, [step.dst, step.src]
+            if step.src.space == Space.IN and step.src.rank != self.plan.rank:
+                s.code = READ
         elif isinstance(step, Reduce):
             s.code, s.nbytes, s.nsources, s.nalso = REDUCE, step.nbytes, len(step.sources), len(step.also)
             s.opens, s.closes, s.wide = step.opens, step.closes, step.wide
@@ -206,6 +211,23 @@ cdef void copy(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
         copy_bytes(dst, src, s.nbytes, stores(x, &s.operands[0]))
 
 
+cdef int read(engine_t *e, execution_t *x, step_t *s, patience_t *patience) noexcept nogil:
+    """Copy from the array of another rank: of this process, or of another one, whose memory the kernel reads."""
+    cdef int outcome, rank = s.operands[1].rank
+    if x.readable[rank] == 0:
+        copy(e, x, s)
+        return READY
+    if read_peer_memory(x.readable[rank], address(e, x, &s.operands[0]), address(e, x, &s.operands[1]), s.nbytes):
+        return READY
+    # A rank that dies loses its memory before it is seen to be dead. One that lives gets as far as its last round.
+    outcome = await_round(e, rank, x.base + x.program.rounds - 1, x.base, x.signature, patience)
+    if outcome == READY:
+        report_trouble(&e.group, SHMRING_ABORTED, rank, x.base, x.signature, x.signature,
+                       b"the kernel did not let this rank read a part of a peer's array, which it could read before")
+        outcome = TROUBLE
+    return outcome
+
+
 cdef inline fold_t fold_of(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
     cdef fold_t f = whole_fold(x.kernel, x.itemsize)
     if (s.opens and s.closes) or x.carrier == NULL:
@@ -273,8 +295,11 @@ cdef int take(engine_t *e, execution_t *x, step_t *s, patience_t *patience) noex
         return await_others(e, x, s, round, patience)
     elif s.code == RELEASE:
         release(e, round)
-    else:
+    elif s.code == AWAIT_RELEASE:
         return await_release(e, round, patience)
+    else:
+        fault_point("copy")
+        return read(e, x, s, patience)
     return READY
 
 

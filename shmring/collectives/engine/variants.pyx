@@ -53,7 +53,7 @@ cdef call_learner_t *known_learner(variants_t *v, program_t *program, uint64_t s
 cdef uint32_t first_variant(variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """How a call begins of which nothing is known."""
     cdef const uint8_t *nvalues = program.dimensions.nvalues
-    cdef uint32_t guess = with_value(nvalues, 0, PATH, v.path)
+    cdef uint32_t guess = with_value(nvalues, 0, PATH, v.path or x.reads_private)
     if v.exchanges and program.exchange and x.kind != KIND_NONE:
         return with_value(nvalues, guess, SCHEDULE, program.exchange)      # with ordinary stores
     return with_value(nvalues, guess, STORES, v.stores)

@@ -14,6 +14,10 @@ from .steps import IN, OUT, Affine, Await, Claim, Copy, Loop, Operand, Plan, Pub
 
 ENTRY, EXIT = Affine(0), Affine(1)
 
+# A rank copies its own block last if blocks have this size: 0.9 to 0.95 of the time where the kernel copies 4 MiB, but
+# 1.2 where ranks copy 64 KiB from shared arrays.
+OWN_LAST_NBYTES = 1 << 19
+
 
 def all_reduce(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Every rank folds one slice of all inputs and stores it into all outputs: 2ps bytes, the least possible.
@@ -77,7 +81,7 @@ def all_gather(rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limi
         return alone(kind, rank, size, sum(sizes), places[rank])
     work = [
         Copy(Operand(OUT, rank, Affine(places[r])), Operand(IN, r, Affine(0)), sizes[r])
-        for r in (rank, *peers(rank, size))
+        for r in _order(rank, size, max(sizes))
         if sizes[r]
     ]
     return _framed(kind, rank, size, work, places[rank])
@@ -136,7 +140,7 @@ def all_to_all(
     places = blocks_of(sizes, size)[1]
     work = [
         Copy(Operand(OUT, rank, Affine(places[r])), Operand(IN, r, Affine(sum(matrix[r][:rank]))), sizes[r])
-        for r in (rank, *peers(rank, size))
+        for r in _order(rank, size, max(sizes))
         if sizes[r]
     ]
     return _framed(kind, rank, size, work, None)
@@ -160,6 +164,12 @@ def _by_slices(kind: str, rank: int, size: int, nbytes: int, outputs: tuple[int,
     dst, *also = (Operand(OUT, r, at) for r in outputs)
     sources = tuple(Operand(IN, r, at) for r in range(size))
     return _framed(kind, rank, size, [Reduce(dst, tuple(also), sources, hi - lo)] if lo < hi else [], in_place)
+
+
+def _order(rank: int, size: int, nbytes: int) -> tuple[int, ...]:
+    """The ranks, in the order in which this one copies their blocks."""
+    others = peers(rank, size)
+    return (rank, *others) if nbytes < OWN_LAST_NBYTES else (*others, rank)
 
 
 def _copies(dst: Operand, src: Operand, nbytes: int) -> list[Step]:

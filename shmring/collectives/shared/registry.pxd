@@ -2,12 +2,12 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef enum:
-    NOWHERE = 0
-    ANYWHERE = 0xffffffff
+    NOWHERE = 0                # in no shared array
+    ANYWHERE = 0xffffffff      # private, but accessible to all ranks: the offset is its address in its process
 
 # Where an array starts, independent of the addresses of one process.
 ctypedef struct place_t:
-    uint32_t allocation     # its number, from 1 on; NOWHERE: in no shared array; ANYWHERE: offset is its address
+    uint32_t allocation     # its number, from 1 on; NOWHERE; ANYWHERE
     uint32_t owner          # the rank of the segment
     uint64_t offset         # bytes into its data
 

@@ -6,17 +6,23 @@ with an eager exchange of one cache line per rank: the locations of this rank's 
 table, so they decide alike.
 
 A process can access an allocation only while it has views of it. A rank that names an allocation has it. If some rank
-has not named all allocations that the plan needs, a second exchange asks each rank whether it has them. Ranks that are
-threads of one process can access any array: the location of a private one is its address.
+has not named all allocations that the plan needs, a second exchange asks each rank whether it has them.
+
+The location of a private array is its address in its process. Ranks that are threads of one process access it there.
+Ranks of several processes can have the kernel copy from it, if it lets each read the memory of all others
+(core/c/peer_memory.h). So large collectives that only move data may be direct on private arrays, too. That is one copy
+instead of two, but one in which the kernel looks up every page: such calls begin staged. Each rank first tries to read
+both ends of every array, and tells the others whether it could.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from shmring.core.c.atomics cimport full_fence, load_acquire_u32, store_relaxed_u32, store_release_u32
 from shmring.core.c.faults cimport fault_point
 from shmring.core.c.layout cimport SHMRING_ORDINARY, shmring_outbox
+from shmring.core.c.peer_memory cimport read_peer_memory
 from shmring.core.base.learner cimport extend_offer, values_of
 from shmring.collectives.engine.compiled_plan cimport PATH
 from shmring.collectives.engine.eager cimport eager_t, open_eager
@@ -70,27 +76,35 @@ cdef class Sharing:
         Number of ranks.
     is_one_process : bool
         Whether these are threads of this process.
+    readable : sequence of int
+        By rank: the process whose memory the kernel lets this one read; empty if not all ranks can read all others'.
     """
 
-    def __cinit__(self, int size, bint is_one_process=False):
+    def __cinit__(self, int size, bint is_one_process=False, readable=()):
         self.registry = AllocationRegistry()
         self.rooted_nbytes = 1 << 20
         self.is_one_process = self.registry.is_one_process = is_one_process
-        self.private_nbytes = 1 << 15
+        self.private_nbytes = 1 << 15 if is_one_process else 1 << 20
+        self.reads_others = len(readable) == size and not is_one_process
         self.size = size
         self.pins = []
         self.table = <buffers_t *> calloc(size, sizeof(buffers_t))
         self.answers = <char *> calloc(size, 1)
         self.ins = <char **> calloc(size, sizeof(char *))
         self.outs = <char **> calloc(size, sizeof(char *))
-        if self.table == NULL or self.answers == NULL or self.ins == NULL or self.outs == NULL:
+        self.pids = <int32_t *> calloc(2 * size, sizeof(int32_t))
+        self.readable = self.pids + size
+        if NULL in (self.table, self.answers, self.ins, self.outs, self.pids):
             raise MemoryError(f"no memory for the zero-copy tables of {size} ranks")
+        for rank, pid in enumerate(readable):
+            self.pids[rank] = pid
 
     def __dealloc__(self):
         free(self.table)
         free(self.answers)
         free(self.ins)
         free(self.outs)
+        free(self.pids)
 
     def stats(self):
         """The numbers of calls without staging, and how large calls are made; see `Communicator.stats`."""
@@ -102,6 +116,10 @@ cdef class Sharing:
     def takes_private(self, str kind, size_t nbytes):
         """Whether a collective accesses private arrays of all ranks; ``nbytes`` as for its plan."""
         return self.is_one_process and may_be_zero_copy(self, COLLECTIVES[kind].code, nbytes)
+
+    def reads_private(self, str kind, size_t nbytes):
+        """Whether the kernel may copy from private arrays of other ranks; ``nbytes`` as for its plan."""
+        return may_read_private(self, COLLECTIVES[kind].code, nbytes)
 
     def add_allocation(self, list segments, size_t nbytes, offsets=None):
         """The next allocation, made of mapped segments with ``nbytes`` of data each, at ``offsets`` by rank.
@@ -116,17 +134,32 @@ cdef class Sharing:
 
 
 cdef Sharing sharing_of(Engine e):
-    """Before the first shared array: what ranks of one process have from the start; else None."""
-    return Sharing(e.c.group.size, True) if e.thresholds is not None and e.thresholds.is_one_process else None
+    """Before the first shared array: what ranks have from the start that can access private arrays; else None."""
+    if e.thresholds is None or not (e.thresholds.is_one_process or e.thresholds.readable):
+        return None
+    return Sharing(e.c.group.size, e.thresholds.is_one_process, e.thresholds.readable)
 
 
-cdef inline bint may_be_zero_copy(Sharing s, int kind, size_t nbytes) noexcept:
+cdef inline size_t largest_nbytes(Sharing s, int kind, size_t nbytes) noexcept nogil:
+    """The bytes of the larger array of a rank; ``nbytes``: of its plan."""
+    return nbytes * max(nblocks_in(kind, s.size), nblocks_out(kind, s.size))
+
+
+cdef inline bint may_read_private(Sharing s, int kind, size_t nbytes) noexcept nogil:
+    """Whether the kernel may copy from the private arrays of other ranks: where every rank reads all others' and
+    nothing is computed."""
+    return (s.reads_others and shared_inputs(kind, ZERO_COPY) == OF_ALL and not KIND[kind].takes_op
+            and largest_nbytes(s, kind, nbytes) >= s.private_nbytes)
+
+
+cdef bint may_be_zero_copy(Sharing s, int kind, size_t nbytes) noexcept nogil:
     cdef bint all_send = shared_inputs(kind, ZERO_COPY) == OF_ALL
+    cdef size_t largest = largest_nbytes(s, kind, nbytes)
     if shared_inputs(kind, ZERO_COPY) == OF_NO_RANK and shared_outputs(kind, ZERO_COPY) == OF_NO_RANK:
         return False
-    nbytes *= max(nblocks_in(kind, s.size), nblocks_out(kind, s.size))
-    return (s.size > 1 and nbytes > 0 and (all_send or nbytes >= s.rooted_nbytes)
-            and (s.nallocations > 0 or nbytes >= s.private_nbytes))
+    return (s.size > 1 and largest > 0 and (all_send or largest >= s.rooted_nbytes)
+            and (s.nallocations > 0 or (s.is_one_process and largest >= s.private_nbytes)
+                 or may_read_private(s, kind, nbytes)))
 
 
 # ---- decisions from the table: the same on all ranks -----------------------------------------------------------------
@@ -168,10 +201,26 @@ cdef int best_path(Sharing s, int kind, int root) noexcept:
     return ZERO_COPY if is_possible(s, kind, ZERO_COPY, root) else STAGED
 
 
+cdef inline bint is_read_by_kernel(Sharing s, place_t *place) noexcept:
+    return place != NULL and place.allocation == ANYWHERE and not s.is_one_process
+
+
+cdef bint has_private(Sharing s, int kind, int root) noexcept:
+    """Whether the kernel copies for some rank."""
+    cdef int r
+    for r in range(s.size):
+        if is_read_by_kernel(s, needed_input(s, kind, ZERO_COPY, r, root)):
+            return True
+    return False
+
+
 cdef bint all_name(Sharing s, place_t *place) noexcept:
+    """Whether every rank is known to be able to access a place."""
     cdef uint32_t allocation = place.allocation if place != NULL else NOWHERE
     cdef int r
-    for r in range(s.size if place != NULL and allocation != ANYWHERE else 0):
+    if place == NULL or allocation == ANYWHERE:
+        return not is_read_by_kernel(s, place)
+    for r in range(s.size):
         if s.table[r].input.allocation != allocation and s.table[r].output.allocation != allocation:
             return False
     return True
@@ -210,15 +259,34 @@ cdef char *pin(Sharing s, place_t *place, size_t nbytes) except? NULL:
     return allocation.bases[place.owner] + place.offset
 
 
-cdef int pin_all(Sharing s, int kind, int path, int root, size_t nbytes) except -2:
-    """Look up and keep mapped all buffers that the plan needs; a rank with one that is not mapped here, or -1."""
+cdef bint find_readable(Sharing s, int kind, place_t *place, int r, int rank, size_t nbytes) noexcept:
+    """Find the private input of rank ``r`` in the memory of its process; whether this rank can read both ends."""
+    cdef char *start = <char *> place.offset
+    cdef char byte
+    if not may_read_private(s, kind, nbytes):      # what a peer wrote
+        return False
+    s.ins[r] = start
+    if r == rank:
+        return True
+    s.readable[r] = s.pids[r]
+    nbytes *= nblocks_in(kind, s.size)
+    return read_peer_memory(s.pids[r], &byte, start, 1) and read_peer_memory(s.pids[r], &byte, start + nbytes - 1, 1)
+
+
+cdef int pin_all(Sharing s, int kind, int path, int root, int rank, size_t nbytes) except -2:
+    """Look up and keep mapped all buffers that the plan needs; a rank with one that cannot be accessed here, or -1."""
     cdef place_t *input
     cdef place_t *output
     cdef int r
     for r in range(s.size):
         input = needed_input(s, kind, path, r, root)
         output = needed_output(s, kind, path, r, root)
-        s.ins[r] = pin(s, input, nbytes * nblocks_in(kind, s.size))
+        s.readable[r] = 0
+        if is_read_by_kernel(s, input):
+            if not find_readable(s, kind, input, r, rank, nbytes):
+                return r
+        else:
+            s.ins[r] = pin(s, input, nbytes * nblocks_in(kind, s.size))
         s.outs[r] = pin(s, output, nbytes * nblocks_out(kind, s.size))
         if (input != NULL and s.ins[r] == NULL) or (output != NULL and s.outs[r] == NULL):
             return r
@@ -253,7 +321,7 @@ cdef int execute_in_place(Engine e, Program staged, Program direct, execution_t 
     cdef char *in_base = j.in_base
     cdef char *out_base = j.out_base
     cdef int usual_stores = j.usual_stores
-    j.ins, j.outs, j.direct = s.ins, s.outs, &direct.code
+    j.ins, j.outs, j.readable, j.direct = s.ins, s.outs, s.readable, &direct.code
     s.nzero_copy += 1
     if s.is_one_process:
         begin_access(e)
@@ -347,6 +415,8 @@ cdef int name_buffers(Engine e, Sharing s, execution_t *j) except -1:
     """Enter into the table where the buffers of this rank are."""
     cdef buffers_t *own = &s.table[e.c.group.rank]
     own.input = s.registry.place_of(j.in_base, j.nbytes * nblocks_in(j.kind, s.size))
+    if own.input.allocation == NOWHERE and may_read_private(s, j.kind, j.nbytes):
+        own.input.allocation, own.input.offset = ANYWHERE, <uint64_t> j.in_base
     own.output = s.registry.place_of(j.out_base, j.nbytes * nblocks_out(j.kind, s.size))
     own.is_in_place = j.in_base == j.out_base
     return 0
@@ -383,7 +453,7 @@ cdef int agree(Engine e, Sharing s, execution_t *j, int64_t timeout_ns) except -
     path = best_path(s, kind, root)
     if path == STAGED:
         return STAGED
-    lacking = pin_all(s, kind, path, root, j.nbytes)
+    lacking = pin_all(s, kind, path, root, rank, j.nbytes)
     if all_name_all_needed(s, kind, path, root):
         if lacking >= 0:      # this rank named the allocation, too, so it is mapped: the place exceeds it
             e.disagree(lacking, j.signature, f"rank {lacking} named a place outside of the shared array")
@@ -401,10 +471,10 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
     """Execute ``j`` without staging if the buffers of all ranks allow it, else by the compiled plan ``staged``."""
     cdef Sharing s = e.sharing
     cdef uint64_t begun = e.c.next_round
-    cdef bint is_staged, may_have_one_result
+    cdef bint is_staged, may_have_one_result, learns_path = e.variants.learns >> PATH & 1
     cdef int path
     cdef Program direct, of_one_result = None
-    j.is_odd = False
+    j.is_odd = j.reads_private = False
     if not may_be_zero_copy(s, j.kind, j.nbytes):
         return e.run(NULL, &staged.code, j, timeout_ns)
     is_staged = is_next_staged(&e.c, &e.variants, &staged.code, j)
@@ -420,11 +490,14 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
             of_one_result = direct_program(e, s, staged, j, ONE_RESULT)
         path = agree(e, s, j, timeout_ns)
         j.is_odd = path != ZERO_COPY
+        if path == ZERO_COPY and learns_path and has_private(s, j.kind, j.root):
+            j.reads_private = True
+            is_staged = is_next_staged(&e.c, &e.variants, &staged.code, j)
         if path == STAGED or (path == ZERO_COPY and is_staged):
             e.run(NULL, &staged.code, j, timeout_ns)
         else:
             execute_in_place(e, staged, direct if path == ZERO_COPY else of_one_result, j, timeout_ns)
-        if path == ZERO_COPY and e.variants.learns >> PATH & 1:
+        if path == ZERO_COPY and learns_path:
             extend_offer(&j.learner.learned, values_of(j.learner.learned.nvalues, PATH, 2))
     except BaseException as error:
         if e.c.next_round != begun or in_trouble(&e.c.group):

@@ -3,13 +3,11 @@
 Where ticks are of a minute, a wait that ends was ended by a wake-up.
 """
 
-import ctypes
 import errno
 import os
 import queue
 import select
 import signal
-import struct
 import threading
 
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 from support.children import in_child, kill, status_of
 from support.emulation import needs_marks
 from support.harness import eventually
+from support.limits import refuse_system_call
 from support.reading_ends import broadcast, channel
 from support.threads import beside
 
@@ -344,15 +343,7 @@ def test_a_list_with_other_ends_is_waited_for_by_descriptors():
         assert receivers[0].recv() == b"y"
 
 
-def refuse_futex_waitv(error):
-    """Have the kernel refuse this call to this process from now on, as a container's filter does."""
-    load, equal, give = 0x20, 0x15, 0x06
-    lines = [(load, 0, 0, 0), (equal, 0, 1, 449), (give, 0, 0, 0x50000 | error), (give, 0, 0, 0x7FFF0000)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
-    program = ctypes.create_string_buffer(struct.pack("HP", len(lines), ctypes.addressof(code)))
-    prctl = ctypes.CDLL(None).prctl
-    numbers = [ctypes.c_ulong(number) for number in (1, 0, 0, 0)]
-    return prctl(38, *numbers) == 0 and prctl(22, ctypes.c_ulong(2), program, *numbers[1:3]) == 0
+FUTEX_WAITV = 449  # the system call's number on every processor
 
 
 @needs_words
@@ -364,7 +355,7 @@ def test_without_the_system_call_the_wait_is_by_descriptors(error):
         receivers = [receiver.take() for _, receiver in made]
         assert shmring.wait(receivers, 0.001) == []
         threads, descriptors = in_place()
-        if not refuse_futex_waitv(error):
+        if not refuse_system_call(FUTEX_WAITV, error):
             os._exit(77)
         assert shmring.wait(receivers, 0.001) == []
         assert len(in_place()[0]) == len(threads) + 1

@@ -77,6 +77,15 @@ def test_shared_arrays_are_not_staged(comm, table, handle):
     assert comm.stats()["zero_copy_calls"] == before + 1
 
 
+@on_table(2, init={"direct": 1})
+def test_large_private_arrays_are_copied_once_where_the_kernel_allows_it(comm, table, handle):
+    x, out = np.full(1 << 18, comm.rank, np.float32), np.zeros((comm.size, 1 << 18), np.float32)
+    may_read = bool(comm._engine.thresholds.readable)
+    table.call("all_gather", handle, x=x, out=out, count=x.size)
+    assert (out == np.arange(comm.size)[:, None]).all()
+    assert comm.stats().get("zero_copy_calls", 0) == may_read
+
+
 @on_table(2, init={"threads": 2})
 def test_large_calls_use_the_helper_threads(comm, table, handle):
     x = values("float32", 1 << 21, comm.rank)
