@@ -261,7 +261,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         barriers, reads = zip(*(struct.unpack("<d?", p) for p in exchange(engine, own_ns, timeout_ns)), strict=True)
         most_ns = max(barriers)
         stores = 0
-        if len(ranks) <= processors and len(ranks) > 1 and config.internals.stores < 0:
+        if len(ranks) > 1 and config.internals.stores < 0:
             own_row = KINDS.pack(*copies_ns(engine, tuple(map(STORES.index, GUESSED)), timeout_ns))
             stores = first_stores([KINDS.unpack(p) for p in exchange(engine, own_row, timeout_ns)])
         times = None

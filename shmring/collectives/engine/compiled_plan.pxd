@@ -85,6 +85,7 @@ ctypedef struct program_t:
     uint64_t used_at               # the first round of its last call, plus one
     # what is learned (core/base/learner.pxd), equal on all ranks but for what is set by hand
     uint32_t offer
+    uint32_t fewest_rounds         # of its plans, at least 1
     uint32_t window
     uint32_t lead
     int decider                    # the rank that decides: so many after the root, or after rank 0
@@ -97,6 +98,7 @@ ctypedef struct call_learner_t:
     uint64_t signature             # 0: none
     uint64_t used_at               # the first round of its last call
     uint64_t ncalls
+    uint32_t step                  # calls that are timed together, and to the learner are one
     uint32_t variant               # of the step of calls that has begun (`begin_step`), and its values
     uint32_t plan
     uint8_t stores

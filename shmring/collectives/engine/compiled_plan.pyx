@@ -144,6 +144,7 @@ cdef class Program:
         cdef uint64_t rounds
         cdef Program other
         # Until all places have been written in one way, their lines are where the way before left them.
+        self.code.fewest_rounds = max(1, min([other.code.rounds for other in self.plans]))
         for other in self.plans:
             rounds = max(other.code.rounds, <uint64_t> 1)
             self.code.window = max(self.code.window, LEAST_TIMED + (nslots * other.code.places + rounds - 1) // rounds)

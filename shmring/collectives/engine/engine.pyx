@@ -227,7 +227,7 @@ cdef class Engine:
         self.variants.learns = dimensions_learned(self.config.internals)
         self.variants.stores = stores if 0 <= stores < EXCHANGED else 0
         self.variants.path = self.config.internals.direct == 0
-        self.variants.step = 1
+        self.variants.ahead = 1
         self.variants.exchanges = stores == EXCHANGED or stores < 0
         return 0
 
@@ -258,7 +258,7 @@ cdef class Engine:
             self.variants.stores = thresholds.stores      # to begin with
         if self.c.group.size > thresholds.processors:
             # Ranks take turns on a processor; one may be so many rounds ahead, so the time of one call says little.
-            self.variants.step = self.c.nslots
+            self.variants.ahead = self.c.nslots
         else:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
 

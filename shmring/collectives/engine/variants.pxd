@@ -16,7 +16,7 @@ ctypedef struct variants_t:
     int stores
     bint exchanges
     int path                       # of shared arrays
-    uint32_t step                  # calls that are timed together
+    uint32_t ahead                 # rounds by which ranks that share processors may be apart; else 1
     uint32_t learns                # dimensions that no setting pins: a bit each
 
 

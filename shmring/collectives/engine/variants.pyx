@@ -75,15 +75,16 @@ cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t
         if v.learners[i].used_at < found.used_at:
             found = &v.learners[i]
     program.learner = <uint32_t> (found - v.learners)
+    found.step = (v.ahead + program.fewest_rounds - 1) // program.fewest_rounds
     v.ntenants += 1
     if is_own:
         offer &= values_of(nvalues, STORES, nvalues[STORES]) | values_of(nvalues, OUTPUT, nvalues[OUTPUT])
     if x.passed_nbytes < TELLING_NBYTES:
         offer &= ~values_of(nvalues, OUTPUT, nvalues[OUTPUT])      # small outputs stay in the cache, as by rule
     open_learner(&found.learned, &program.dimensions, v.ntenants, first_variant(v, program, x), offer,
-                 0 if is_own else steps_of(v, program.lead),
-                 max(steps_of(v, program.window), <uint32_t> LEAST_TIMED))
-    found.learned.idle = steps_of(v, found.learned.idle)
+                 0 if is_own else steps_of(found, program.lead),
+                 max(steps_of(found, program.window), <uint32_t> LEAST_TIMED))
+    found.learned.idle = steps_of(found, found.learned.idle)
     found.learned.tenant |= found.learned.tenant == 0      # no word is 0
     for i in range(SHMRING_NCHOICES):
         put_off(&found.learned, &v.learners[i].learned)
@@ -94,14 +95,14 @@ cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t
     return found
 
 
-cdef inline uint32_t steps_of(variants_t *v, uint32_t ncalls) noexcept nogil:
-    return (ncalls + v.step - 1) // v.step
+cdef inline uint32_t steps_of(call_learner_t *c, uint32_t ncalls) noexcept nogil:
+    return (ncalls + c.step - 1) // c.step
 
 
 cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """Choose the variant of a call that begins, on all ranks alike."""
     cdef call_learner_t *c = find_learner(v, program, x)
-    if c.ncalls % v.step == 0:
+    if c.ncalls % c.step == 0:
         begin_step(e, v, program, x, c)
     c.ncalls += 1
     c.used_at = e.next_round + 1
@@ -124,7 +125,7 @@ cdef uint32_t next_variant(engine_t *e, variants_t *v, program_t *program, execu
     cdef learner_t copy
     if c == NULL:
         return first_variant(v, program, x)
-    if c.ncalls % v.step:
+    if c.ncalls % c.step:
         return c.variant
     copy = c.learned
     return begin(&copy, load_acquire_u64(word_place(e, program, x)))      # SYNC choice (meets: begin_step)
@@ -164,7 +165,7 @@ cdef inline void use(call_learner_t *c, uint32_t variant) noexcept nogil:
 
 
 cdef void begin_step(engine_t *e, variants_t *v, program_t *program, execution_t *x, call_learner_t *c) noexcept nogil:
-    """Begin ``v.step`` calls, which to the learner are one."""
+    """Begin ``c.step`` calls, which to the learner are one."""
     cdef learner_t *own = &c.learned
     cdef int decider = decider_of(e, program, x)
     cdef uint64_t *word = word_place(e, program, x)
@@ -176,7 +177,7 @@ cdef void begin_step(engine_t *e, variants_t *v, program_t *program, execution_t
             now = now_ns()
             whole_ns = now - c.begun_ns
             # Ranks that may be whole calls apart, as in a step of several, wait in the call for what was spent before.
-            inside_ns = whole_ns if c.inside_ns >= 0 and (program.lead > LEAD_OF_ALL or v.step > 1) else c.inside_ns
+            inside_ns = whole_ns if c.inside_ns >= 0 and (program.lead > LEAD_OF_ALL or v.ahead > 1) else c.inside_ns
             note(own, own.calls - 1, inside_ns, whole_ns)
         published = look(own)
         if published:

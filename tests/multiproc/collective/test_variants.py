@@ -1,16 +1,19 @@
 """Variants of collectives are tried, on all ranks alike and with the same bits, and the fastest ones stay."""
 
 import functools
+import os
+import secrets
 import time
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.harness import run_processes, run_ranks
 from support.inputs import same_bits, values
 from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 from support.waits import waiting_ranks
 
+import shmring
 from shmring.core.kernel.reduce import STORES
 
 COUNT = 40_009
@@ -254,6 +257,28 @@ def look_at_stats(comm, stores, kind):
 def test_stats_have_what_was_chosen_and_why(stores, kind):
     found = run_ranks(3, look_at_stats, stores, kind, init={"stores": stores, "one_shot_nbytes": 0})
     assert all(one == found[0] for one in found)
+
+
+def calls_until_tried(rank, session, count):
+    """On one processor: after how many calls the rank that decides has timed another variant."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with shmring.init(rank=rank, size=2, session=session, **SETTINGS) as comm:
+        x, ncalls = np.ones(count, np.float32), 0
+        while True:
+            comm.all_reduce(x)
+            ncalls += 1
+            (program,) = comm.stats()["programs"]
+            tried = any(us for times in program["tried_us"].values() for us in times.values())
+            if comm.broadcast_object(tried, root=0):
+                return program["rounds"], ncalls
+
+
+def test_ranks_that_take_turns_time_calls_together_only_if_these_have_few_rounds():
+    session = secrets.token_hex(8)
+    ((few, many_calls), *_) = run_processes(2, calls_until_tried, session, 4_000)
+    ((many, few_calls), *_) = run_processes(2, calls_until_tried, session, 400_000)
+    assert few < 4 <= many
+    assert few_calls < 40 < many_calls
 
 
 @on_ranks(
