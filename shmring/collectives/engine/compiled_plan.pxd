@@ -137,7 +137,7 @@ ctypedef struct execution_t:
     int outbox_stores
     program_t *program             # of the variant, or `direct`
     program_t *direct              # NULL, or to be executed directly on the ranks' arrays
-    bint reads_private             # directly the kernel copies: a call of which nothing is known begins staged
+    bint reads_private             # if it is direct, the kernel copies: at first it is staged
     bint is_odd                    # whether it cannot be made by the path that its variant has
     call_learner_t *learner
     bint is_timed                  # by the rank that decides

@@ -38,6 +38,12 @@ cdef uint32_t dimensions_learned(object settings):
     return sum([1 << d for d, one in enumerate(DIMENSIONS) if getattr(settings, one.setting) < 0])
 
 
+cdef inline uint64_t learned_as(execution_t *x) noexcept nogil:
+    """What a call has a learner by: its signature. Direct calls on private arrays take other times than on shared ones,
+    so they have another one, by what is no signature."""
+    return ~x.signature if x.reads_private else x.signature
+
+
 cdef call_learner_t *known_learner(variants_t *v, program_t *program, uint64_t signature) noexcept nogil:
     """The learner that a call has; NULL: it has none yet, or none any more."""
     cdef uint32_t i
@@ -61,11 +67,12 @@ cdef uint32_t first_variant(variants_t *v, program_t *program, execution_t *x) n
 
 cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """The learner of a call that begins: its own, or else a new one."""
-    cdef call_learner_t *found = known_learner(v, program, x.signature)
+    cdef uint64_t signature = learned_as(x)
+    cdef call_learner_t *found = known_learner(v, program, signature)
     cdef const uint8_t *nvalues = program.dimensions.nvalues
     cdef uint32_t i, offer = program.offer
     cdef bint is_own = x.kind == KIND_NONE
-    program.signature = x.signature
+    program.signature = signature
     if found != NULL:
         return found
     # The counts of calls often change: these calls take places from one another only.
@@ -88,7 +95,7 @@ cdef call_learner_t *find_learner(variants_t *v, program_t *program, execution_t
     found.learned.tenant |= found.learned.tenant == 0      # no word is 0
     for i in range(SHMRING_NCHOICES):
         put_off(&found.learned, &v.learners[i].learned)
-    found.signature = x.signature
+    found.signature = signature
     found.ncalls = 0
     found.is_timed = False
     found.variant = UINT32_MAX
@@ -121,7 +128,7 @@ cdef inline program_t *plan_of(program_t *program, uint32_t number) noexcept nog
 
 cdef uint32_t next_variant(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """The variant of a call that will be the next one; nothing is counted."""
-    cdef call_learner_t *c = known_learner(v, program, x.signature)
+    cdef call_learner_t *c = known_learner(v, program, learned_as(x))
     cdef learner_t copy
     if c == NULL:
         return first_variant(v, program, x)

@@ -24,7 +24,7 @@ from shmring.core.c.faults cimport fault_point
 from shmring.core.c.layout cimport SHMRING_ORDINARY, shmring_outbox
 from shmring.core.c.peer_memory cimport read_peer_memory
 from shmring.core.base.learner cimport extend_offer, values_of
-from shmring.collectives.engine.compiled_plan cimport PATH
+from shmring.collectives.engine.compiled_plan cimport PATH, call_learner_t
 from shmring.collectives.engine.eager cimport eager_t, open_eager
 from shmring.collectives.engine.kinds cimport (
     KIND, KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, OF_ALL, OF_NO_RANK, OF_ROOT, nblocks_in, nblocks_out,
@@ -471,18 +471,24 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
     """Execute ``j`` without staging if the buffers of all ranks allow it, else by the compiled plan ``staged``."""
     cdef Sharing s = e.sharing
     cdef uint64_t begun = e.c.next_round
-    cdef bint is_staged, may_have_one_result, learns_path = e.variants.learns >> PATH & 1
+    cdef bint is_staged, may_have_one_result, is_mixed, learns_path = e.variants.learns >> PATH & 1
     cdef int path
     cdef Program direct, of_one_result = None
     j.is_odd = j.reads_private = False
     if not may_be_zero_copy(s, j.kind, j.nbytes):
         return e.run(NULL, &staged.code, j, timeout_ns)
-    is_staged = is_next_staged(&e.c, &e.variants, &staged.code, j)
     may_have_one_result = s.nresults and has_one_result(j.kind)
+    # Without a shared array all are private; else only an agreement shows which ones are.
+    j.reads_private = learns_path and s.nallocations == 0 and not s.is_one_process
+    is_mixed = learns_path and s.nallocations > 0 and may_read_private(s, j.kind, j.nbytes)
+    is_staged = not is_mixed and is_next_staged(&e.c, &e.variants, &staged.code, j)
     try:
         # A call that is staged needs no agreement, unless all ranks may have passed one result.
         if is_staged and not may_have_one_result:
-            return e.run(NULL, &staged.code, j, timeout_ns)
+            e.run(NULL, &staged.code, j, timeout_ns)
+            if j.reads_private:
+                offer_path(j.learner)
+            return 0
         # Plans are made before the ranks agree: that takes the interpreter, in which handlers of signals may raise.
         name_buffers(e, s, j)
         direct = direct_program(e, s, staged, j, ZERO_COPY)
@@ -490,15 +496,15 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
             of_one_result = direct_program(e, s, staged, j, ONE_RESULT)
         path = agree(e, s, j, timeout_ns)
         j.is_odd = path != ZERO_COPY
-        if path == ZERO_COPY and learns_path and has_private(s, j.kind, j.root):
-            j.reads_private = True
+        if is_mixed and path == ZERO_COPY:
+            j.reads_private = has_private(s, j.kind, j.root)
             is_staged = is_next_staged(&e.c, &e.variants, &staged.code, j)
         if path == STAGED or (path == ZERO_COPY and is_staged):
             e.run(NULL, &staged.code, j, timeout_ns)
         else:
             execute_in_place(e, staged, direct if path == ZERO_COPY else of_one_result, j, timeout_ns)
         if path == ZERO_COPY and learns_path:
-            extend_offer(&j.learner.learned, values_of(j.learner.learned.nvalues, PATH, 2))
+            offer_path(j.learner)
     except BaseException as error:
         if e.c.next_round != begun or in_trouble(&e.c.group):
             give_up(e, error, s.is_one_process)
@@ -506,3 +512,8 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
     finally:
         s.pins.clear()
     return 0
+
+
+cdef inline void offer_path(call_learner_t *learner) noexcept:
+    """Have the path of a call learned, too."""
+    extend_offer(&learner.learned, values_of(learner.learned.nvalues, PATH, 2))

@@ -125,6 +125,17 @@ def test_some_arrays_are_private_and_some_lie_in_segments(comm):
 
 
 @on_ranks(2)
+def test_calls_of_one_size_on_private_and_on_shared_arrays_are_learned_apart(comm):
+    found = []
+    for made in (None, comm.empty(COUNT, np.float32), None):
+        for _ in range(3):
+            before = ncalls(comm)
+            check_all_gather(comm, made)
+            found.append(ncalls(comm) - before)
+    assert found == [0, 0, 0, 1, 1, 1, 0, 0, 0]  # as they begin
+
+
+@on_ranks(2)
 def test_an_explanation_says_that_it_is_tried(comm):
     assert "  zero_copy: tried, 2 synchronisations, " in comm.explain("all_gather", 1 << 20)
     assert "zero_copy" not in comm.explain("all_gather", 1 << 17)
