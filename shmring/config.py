@@ -67,8 +67,8 @@ class Internals:
     ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1:
     learned."""
     direct: int = _setting(-1, lambda n: n in (-1, 0, 1), "1, 0, or -1 for automatic")
-    """Whether large collectives access other ranks' arrays directly, shared ones, or private ones that the kernel copies:
-    1 yes; 0 no, they are staged, except those into one result of all ranks; -1: learned."""
+    """Whether large collectives access other ranks' arrays directly, shared ones, or private ones that the kernel
+    copies: 1 yes; 0 no, they are staged, except those into one result of all ranks; -1: learned."""
     past_cache_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
     """Use non-temporal stores once the ranks' outputs together reach this size (in place: once each does); -1: the
     size of the last-level cache."""
