@@ -94,8 +94,10 @@ def test_large_calls_use_the_helper_threads(comm, table, handle):
     out = np.zeros_like(x)
     table.call("all_reduce", handle, x=x, out=out, count=x.size)
     assert same_bits(out, expected)
-    assert comm.stats()["split_calls"] == before + 1
-    assert comm.stats()["threads"] == 2
+    comm.broadcast(x[: 1 << 13], root=0)
+    stats = comm.stats()
+    assert (stats["split_calls"], stats["threads"]) == (before + 1, 2)
+    assert {one["kind"]: one["threads"] for one in stats["programs"]} == {"all_reduce": 2, "broadcast": 1}
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
