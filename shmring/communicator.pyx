@@ -1269,13 +1269,14 @@ cdef class Communicator:
             The duration of a barrier as measured when the communicator was made, and the number of processors that the
             ranks have together. For each rank, how much of its outbox this process maps by huge pages. ``threads``: of
             each rank in large calls; ``split_calls``: calls that several threads made together. ``zero_copy_calls``:
-            calls without staging, as the memory that other ranks access lies in shared arrays, or all ranks are threads
-            of one process. ``programs``: one entry for each kind and size of large call that is cached, with its
-            algorithm, bytes, rounds, threads, calls, the ``variant`` in use (stores into the outbox and to the output,
-            schedule, threads, path on shared arrays), and in ``tried_us`` the microseconds of a call with each value of
-            what is learned, when last timed by the root or else rank 0; 0 before and on other ranks. ``pair_queues``:
-            for each rank to which a message of more than 40 bytes was sent, the bytes of the byte ring, the laps made,
-            how it is stored to and which part is filled first, and the microseconds of a lap with each value of these.
+            calls without staging, as the memory that other ranks access lies in shared arrays, all ranks are threads of
+            one process, or the kernel copies. ``programs``: one entry for each kind and size of large call that is
+            cached, with its algorithm, bytes, rounds, threads, calls, the ``variant`` in use (stores into the outbox
+            and to the output, schedule, threads, path), and in ``tried_us`` the microseconds of a call with each value
+            of what is learned, when last timed by the root or else rank 0; 0 before and on other ranks.
+            ``pair_queues``: for each rank to which a message of more than 40 bytes was sent, the bytes of the byte
+            ring, the laps made, how it is stored to and which part is filled first, and the microseconds of a lap with
+            each value of these.
 
         Notes
         -----
