@@ -99,7 +99,9 @@ def statement(comm, call, nbytes, is_shared):
 
 def row(comm, call, nbytes, is_shared, seconds):
     """The figures of one row, on every rank: medians of several sets of communicators."""
-    fixed = STAGED | DIRECT if is_shared else STAGED
+    # The kernel may copy private arrays.
+    is_read = call in ("all_gather", "all_to_all") and bool(comm._engine.thresholds.readable)
+    fixed = STAGED | DIRECT if is_shared or is_read else STAGED
     sets = []
     with comm.dup() as other:  # the process computes the plans of a size once
         turn(other, loop_of(statement(other, call, nbytes, is_shared)), 1, warmup=0)
