@@ -26,6 +26,7 @@ from turns import PROCESSORS, compare, loop_of, pin, turn
 
 import shmring
 from shmring.collectives.plan.choose import FIRST_PIECE_NBYTES
+from shmring.collectives.plan.kinds import COLLECTIVES
 
 CALLS = (
     "all_reduce",
@@ -99,9 +100,9 @@ def statement(comm, call, nbytes, is_shared):
 
 def row(comm, call, nbytes, is_shared, seconds):
     """The figures of one row, on every rank: medians of several sets of communicators."""
-    # The kernel may copy private arrays.
-    is_read = call in ("all_gather", "all_to_all") and bool(comm._engine.thresholds.readable)
-    fixed = STAGED | DIRECT if is_shared or is_read else STAGED
+    kind, sharing = COLLECTIVES.get(call), comm._engine.sharing
+    may_read = kind and sharing and sharing.reads_private(call, nbytes // kind.blocks_in.among(comm.size))
+    fixed = STAGED | DIRECT if is_shared or may_read else STAGED
     sets = []
     with comm.dup() as other:  # the process computes the plans of a size once
         turn(other, loop_of(statement(other, call, nbytes, is_shared)), 1, warmup=0)

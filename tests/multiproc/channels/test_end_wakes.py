@@ -3,9 +3,9 @@
 import pytest
 from support.children import in_child, status_of
 from support.harness import eventually
+from support.reading_ends import ring_of
 
 import shmring
-from shmring.core.ring.inspect import look
 
 WAITS = 24  # a waiter that has waited for long eight times sleeps at once, by its longest ticks (core/c/backoff.h)
 
@@ -16,21 +16,16 @@ def ticks_of_a_minute(monkeypatch):
     monkeypatch.setenv("SHMRING_SPIN_US", "0")
 
 
-def ring_of(channel):
-    with memoryview(channel.mapping)[channel.ring_offset :] as memory:
-        return look(memory, channel.number)
+def assert_receiver_asleep(end):
+    assert ring_of(end).consumer.asleep
 
 
-def assert_receiver_asleep(channel):
-    assert ring_of(channel).consumer.asleep
+def assert_sender_asleep(end):
+    assert ring_of(end).producer.asleep
 
 
-def assert_sender_asleep(channel):
-    assert ring_of(channel).producer.asleep
-
-
-def channel(**options):
-    sender, receiver = shmring.channel(1 << 10, **options)
+def channel():
+    sender, receiver = shmring.channel(1 << 10)
     return sender, receiver, lambda content: content
 
 
@@ -54,7 +49,7 @@ def test_each_message_wakes_a_receiver_that_sleeps(make):
 
     pid = in_child(receive)
     for number in range(WAITS):
-        eventually(lambda: assert_receiver_asleep(sender._channel))
+        eventually(lambda: assert_receiver_asleep(sender))
         sender.send(packed(bytes([number])))
     assert status_of(pid) == 0
 
@@ -70,7 +65,7 @@ def test_each_message_that_is_taken_wakes_a_sender_that_sleeps_for_room(make):
 
     pid = in_child(send)
     for message in messages[:-1]:
-        eventually(lambda: assert_sender_asleep(receiver._channel))
+        eventually(lambda: assert_sender_asleep(receiver))
         assert receiver.recv() == message
     assert receiver.recv() == messages[-1]
     assert status_of(pid) == 0

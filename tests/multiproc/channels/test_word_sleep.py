@@ -16,13 +16,12 @@ from support.children import in_child, kill, status_of
 from support.emulation import needs_marks
 from support.harness import eventually
 from support.limits import refuse_system_call
-from support.reading_ends import broadcast, channel
+from support.reading_ends import broadcast, channel, ring_of
 from support.threads import beside
 
 import shmring
 from shmring import EndOfStreamError, PeerLostError
 from shmring.channels.word_sleep import can_sleep_on_words
-from shmring.core.ring.inspect import look
 
 needs_words = pytest.mark.skipif(not can_sleep_on_words([]), reason="needs futex_waitv")
 
@@ -37,8 +36,7 @@ def channels(count):
 
 
 def is_asleep(receiver):
-    with memoryview(receiver._channel.mapping)[receiver._channel.ring_offset :] as ring:
-        return bool(look(ring, receiver._channel.number).consumer.asleep)
+    return ring_of(receiver).consumer.asleep
 
 
 def assert_asleep(*receivers):

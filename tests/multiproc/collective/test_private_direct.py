@@ -77,7 +77,7 @@ def test_plans_and_calls_in_the_background_are_direct(comm):
         x[:] = comm.rank + number
         plan()
         assert (out == np.arange(comm.size)[:, None] + number).all()
-    (gathered,) = [comm.all_gather(x[0], async_op=True).wait()]
+    gathered = comm.all_gather(x[0], async_op=True).wait()
     assert (gathered == np.arange(comm.size)[:, None] + 2).all()
     assert ncalls(comm) == 4
 
